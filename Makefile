@@ -1,0 +1,36 @@
+# Two commands for users: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup demo test lint types slow clean
+
+setup: $(READY)
+
+# Torch first and by itself, then everything else with that version held: a plain resolve may swap it for another build.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "lightfast needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
+	echo "$(TORCH)" > $(VENV)/constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e ".[dev]"
+	touch $(READY)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/basedpyright
+
+test: lint types
+	$(BIN)/python -m pytest
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -1,0 +1,22 @@
+"""Lightfast: offset equivariant networks, whose output follows offsets of the input exactly, by construction."""
+
+from lightfast import color, functional, light, metrics, models, nn
+from lightfast.equivariance import assert_equivariant, equivariance_error
+from lightfast.groups import Groups
+from lightfast.project import attach_projection, project_
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Groups",
+    "assert_equivariant",
+    "attach_projection",
+    "color",
+    "equivariance_error",
+    "functional",
+    "light",
+    "metrics",
+    "models",
+    "nn",
+    "project_",
+]

@@ -1,0 +1,115 @@
+"""Convolutions, with padding that keeps offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightfast.functional import Constraint, add_offset, group_pool, project_weight
+from lightfast.groups import check_features
+from lightfast.nn._constrained import Constrained, InOutGroups
+from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
+
+__all__ = ["Conv1d", "Conv2d", "Conv3d"]
+
+
+class _Conv(Constrained):
+    """What the convolutions share.
+
+    `y = W * x + b` with `(Σ_taps W) G_m = G_n`; the bias is free. Padding follows offsets: `replicate` (default),
+    `reflect`, `circular`, or `mean`, which pads each feature with its group's mean over the image:
+    `W *₀ (x - G φ(x)) + b + G φ(x)`, where `*₀` is zero-padded.
+
+    Args:
+        in_channels: m.
+        out_channels: n.
+        kernel_size: as in torch, and so are `stride`, `padding`, `dilation`, `groups`, `bias`, `device`, `dtype`.
+        padding_mode: `replicate`, `reflect`, `circular` or `mean`.
+        offset_groups: a number of equal contiguous runs, an assignment, or a pair (of the input, of the output).
+        constraint: what meets the constraint: the `sum` over taps, or every `tap` its share.
+
+    Shapes: (N, m, *positions) to (N, n, *positions).
+    """
+
+    _positions: ClassVar[int]
+    _convolve: ClassVar[Callable[..., Tensor]]
+    stride: Any
+    padding: Any
+    dilation: Any
+    _reversed_padding_repeated_twice: list[int]
+    groups: int
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "replicate",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        offset_groups: InOutGroups = 3,
+        constraint: Constraint = "sum",
+    ) -> None:
+        if padding_mode not in (*PADDING_MODES, "zeros"):
+            raise ValueError(f"padding_mode is one of {PADDING_MODES}, not {padding_mode!r}")
+        theirs = "zeros" if padding_mode == "mean" else padding_mode
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, theirs, device, dtype
+        )
+        self.padding_mode = padding_mode
+        if padding_mode == "zeros" and self._pads():
+            raise refuse_zero_padding(type(self).__name__)
+        self._constrain(offset_groups, in_channels, out_channels, groups, constraint)
+
+    def _pads(self) -> bool:
+        return any(self._reversed_padding_repeated_twice)
+
+    def projected_weight(self) -> Tensor:
+        return project_weight(
+            self.weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dim() == self._positions + 1:
+            return self.forward(input[None])[0]
+        check_features(self.in_groups, input.shape[1])
+        if not self._pads():
+            return self._apply_weight(input, 0)
+        if self.padding_mode == "mean":
+            offset = group_pool(input, self.in_groups)
+            y = self._apply_weight(add_offset(input, -offset, self.in_groups), self.padding)
+            return add_offset(y, offset, self.out_groups)
+        amounts = self._reversed_padding_repeated_twice
+        return self._apply_weight(pad(input, amounts, self.padding_mode), 0)
+
+    def _apply_weight(self, x: Tensor, padding: Any) -> Tensor:
+        convolve = type(self)._convolve
+        return convolve(x, self.projected_weight(), self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv1d(_Conv, nn.Conv1d):
+    __doc__ = _Conv.__doc__
+    _positions = 1
+    _convolve = staticmethod(F.conv1d)
+
+
+class Conv2d(_Conv, nn.Conv2d):
+    __doc__ = _Conv.__doc__
+    _positions = 2
+    _convolve = staticmethod(F.conv2d)
+
+
+class Conv3d(_Conv, nn.Conv3d):
+    __doc__ = _Conv.__doc__
+    _positions = 3
+    _convolve = staticmethod(F.conv3d)

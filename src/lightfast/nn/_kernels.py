@@ -1,0 +1,298 @@
+"""The Triton kernels behind `norm_act` and the projection of weights: two passes over the map, the rest on (N, C).
+
+Every kernel reads maps by strides, so that channels-last and contiguous maps both go through, and knows the number of
+features `C` apart from the number of channels that the tensor has: idle channels, which fill up to a multiple that the
+hardware likes, are written as zeros and enter no statistics.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def moments_kernel(
+    u_ptr, s_ptr, mean_ptr, var_ptr, s_mean_ptr,
+    positions, features, u_n, u_c, u_p, s_n, s_c, s_p,
+    HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):
+    """Mean and variance over the positions, for each feature of each image; and the mean of the shortcut."""
+    image = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    real = c < features
+    mean = tl.zeros([BLOCK_C], tl.float32)
+    spread = tl.zeros([BLOCK_C], tl.float32)
+    total = tl.zeros([BLOCK_C], tl.float32)
+    for start in range(0, positions, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)
+        inside = (p < positions)[:, None] & real[None, :]
+        u = tl.load(u_ptr + image * u_n + p[:, None] * u_p + c[None, :] * u_c, mask=inside, other=0.0).to(tl.float32)
+        count = tl.minimum(positions - start, BLOCK_P).to(tl.float32)
+        tile_mean = tl.sum(u, 0) / count
+        off = tl.where(inside, u - tile_mean[None, :], 0.0)
+        tile_spread = tl.sum(off * off, 0)
+        # Chan's formula joins the tile to what came before without cancellation.
+        step = tile_mean - mean
+        share = count / (start + count)
+        mean += step * share
+        spread += tile_spread + step * step * start * share
+        if HAS_SHORTCUT:
+            s = tl.load(s_ptr + image * s_n + p[:, None] * s_p + c[None, :] * s_c, mask=inside, other=0.0)
+            total += tl.sum(s.to(tl.float32), 0)
+    at = image * features + c
+    tl.store(mean_ptr + at, mean, mask=real)
+    tl.store(var_ptr + at, spread / positions, mask=real)
+    if HAS_SHORTCUT:
+        tl.store(s_mean_ptr + at, total / positions, mask=real)
+
+
+@triton.jit
+def coefficients_kernel(
+    mean_ptr, var_ptr, s_mean_ptr, pre_bias_ptr, weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, tracked_ptr,
+    scale_ptr, inverse_ptr, shift_ptr, deviation_ptr, offset_ptr,
+    images, features, size, groups, unbiased, momentum, eps,
+    TRAINING: tl.constexpr, HAS_RUNNING: tl.constexpr, HAS_SHORTCUT: tl.constexpr, HAS_PRE_BIAS: tl.constexpr,
+    HAS_TRACKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr,
+):
+    """From the moments to what the pass over the map needs; one program a group, which has `size` features."""
+    group = tl.program_id(0)
+    i = tl.arange(0, BLOCK_S)
+    real = i < size
+    c = group * size + i
+    pre_bias = tl.zeros([BLOCK_S], tl.float32)
+    if HAS_PRE_BIAS:
+        pre_bias = tl.load(pre_bias_ptr + c, mask=real, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + c, mask=real, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + c, mask=real, other=0.0).to(tl.float32)
+    batch_mean = tl.zeros([BLOCK_S], tl.float32)
+    batch_var = tl.zeros([BLOCK_S], tl.float32)
+    if TRAINING:
+        for start in range(0, images, BLOCK_N):
+            n = start + tl.arange(0, BLOCK_N)
+            inside = (n < images)[:, None] & real[None, :]
+            at = n[:, None] * features + c[None, :]
+            mean = tl.load(mean_ptr + at, mask=inside, other=0.0) + tl.where(inside, pre_bias[None, :], 0.0)
+            level = tl.sum(mean, 1) / size
+            batch_mean += tl.sum(tl.where(inside, mean - level[:, None], 0.0), 0)
+            batch_var += tl.sum(tl.load(var_ptr + at, mask=inside, other=0.0), 0)
+        batch_mean /= images
+        for start in range(0, images, BLOCK_N):
+            n = start + tl.arange(0, BLOCK_N)
+            inside = (n < images)[:, None] & real[None, :]
+            at = n[:, None] * features + c[None, :]
+            mean = tl.load(mean_ptr + at, mask=inside, other=0.0) + tl.where(inside, pre_bias[None, :], 0.0)
+            level = tl.sum(mean, 1) / size
+            off = tl.where(inside, mean - level[:, None] - batch_mean[None, :], 0.0)
+            batch_var += tl.sum(off * off, 0)
+        batch_var /= images
+        if HAS_RUNNING:
+            old = tl.load(running_mean_ptr + c, mask=real, other=0.0)
+            tl.store(running_mean_ptr + c, old + momentum * (batch_mean - old), mask=real)
+            old = tl.load(running_var_ptr + c, mask=real, other=0.0)
+            tl.store(running_var_ptr + c, old + momentum * (batch_var * unbiased - old), mask=real)
+        if HAS_TRACKED and group == 0:
+            tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
+    else:
+        batch_mean = tl.load(running_mean_ptr + c, mask=real, other=0.0)
+        batch_var = tl.load(running_var_ptr + c, mask=real, other=1.0)
+    inverse = 1.0 / tl.sqrt(batch_var + eps)
+    scale = weight * inverse
+    tl.store(scale_ptr + c, scale, mask=real)
+    tl.store(inverse_ptr + c, inverse, mask=real)
+    for start in range(0, images, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        inside = (n < images)[:, None] & real[None, :]
+        at = n[:, None] * features + c[None, :]
+        mean = tl.load(mean_ptr + at, mask=inside, other=0.0) + tl.where(inside, pre_bias[None, :], 0.0)
+        level = tl.sum(mean, 1) / size
+        deviation = mean - level[:, None] - batch_mean[None, :]
+        after = tl.sum(tl.where(inside, scale[None, :] * deviation + bias[None, :], 0.0), 1) / size
+        floor = after
+        if HAS_SHORTCUT:
+            floor += tl.sum(tl.load(s_mean_ptr + at, mask=inside, other=0.0), 1) / size
+        shift = bias[None, :] - scale[None, :] * (mean - deviation - pre_bias[None, :]) - floor[:, None]
+        tl.store(shift_ptr + at, shift, mask=inside)
+        tl.store(deviation_ptr + at, deviation, mask=inside)
+        tl.store(offset_ptr + n * groups + group, level + after, mask=n < images)
+
+
+@triton.jit
+def apply_kernel(
+    u_ptr, s_ptr, scale_ptr, shift_ptr, z_ptr,
+    positions, features, channels, slope, u_n, u_c, u_p, s_n, s_c, s_p,
+    HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):
+    """`z = act(a u + d + s)`; idle channels become zero."""
+    image = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    p = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
+    real = c < features
+    inside = (p < positions)[:, None] & real[None, :]
+    scale = tl.load(scale_ptr + c, mask=real, other=0.0)
+    shift = tl.load(shift_ptr + image * features + c, mask=real, other=0.0)
+    u = tl.load(u_ptr + image * u_n + p[:, None] * u_p + c[None, :] * u_c, mask=inside, other=0.0).to(tl.float32)
+    q = scale[None, :] * u + shift[None, :]
+    if HAS_SHORTCUT:
+        s = tl.load(s_ptr + image * s_n + p[:, None] * s_p + c[None, :] * s_c, mask=inside, other=0.0)
+        q += s.to(tl.float32)
+    z = tl.where(q > 0, q, q * slope)
+    written = (p < positions)[:, None] & (c < channels)[None, :]
+    at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
+    tl.store(z_ptr + at, z.to(z_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def backward_moments_kernel(
+    dz_ptr, z_ptr, u_ptr, mean_ptr, first_ptr, second_ptr,
+    positions, features, slope, u_n, u_c, u_p, d_n, d_c, d_p,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):
+    """The means over positions of `dq = dz act'` and of `dq (u - mean)`, for each feature of each image."""
+    image = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    real = c < features
+    mean = tl.load(mean_ptr + image * features + c, mask=real, other=0.0)
+    first = tl.zeros([BLOCK_C], tl.float32)
+    second = tl.zeros([BLOCK_C], tl.float32)
+    for start in range(0, positions, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)
+        inside = (p < positions)[:, None] & real[None, :]
+        at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
+        dz = tl.load(dz_ptr + image * d_n + p[:, None] * d_p + c[None, :] * d_c, mask=inside, other=0.0).to(tl.float32)
+        z = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        u = tl.load(u_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        dq = tl.where(z > 0, dz, dz * slope)
+        first += tl.sum(dq, 0)
+        second += tl.sum(dq * (u - mean[None, :]), 0)
+    at = image * features + c
+    tl.store(first_ptr + at, first / positions, mask=real)
+    tl.store(second_ptr + at, second / positions, mask=real)
+
+
+@triton.jit
+def backward_coefficients_kernel(
+    first_ptr, second_ptr, mean_ptr, deviation_ptr, scale_ptr, inverse_ptr, d_offset_ptr,
+    d_weight_ptr, d_bias_ptr, d_pre_bias_ptr, slant_ptr, constant_ptr, centring_ptr,
+    images, features, size, groups, positions,
+    TRAINING: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_PRE_BIAS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr,
+):
+    """From those means to the gradients of the parameters and to what the pass over the map needs."""
+    group = tl.program_id(0)
+    i = tl.arange(0, BLOCK_S)
+    real = i < size
+    c = group * size + i
+    scale = tl.load(scale_ptr + c, mask=real, other=0.0)
+    inverse = tl.load(inverse_ptr + c, mask=real, other=0.0)
+    k1 = tl.zeros([BLOCK_S], tl.float32)
+    k2 = tl.zeros([BLOCK_S], tl.float32)
+    for start in range(0, images, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        inside = (n < images)[:, None] & real[None, :]
+        at = n[:, None] * features + c[None, :]
+        first = tl.load(first_ptr + at, mask=inside, other=0.0)
+        second = tl.load(second_ptr + at, mask=inside, other=0.0)
+        deviation = tl.load(deviation_ptr + at, mask=inside, other=0.0)
+        level = -tl.sum(first, 1) / size
+        tl.store(centring_ptr + at, tl.broadcast_to(level[:, None], [BLOCK_N, BLOCK_S]), mask=inside)
+        if HAS_OFFSET:
+            level += tl.load(d_offset_ptr + n * groups + group, mask=n < images, other=0.0) / (size * positions)
+        d_mean = tl.where(inside, first + level[:, None], 0.0)
+        k1 += tl.sum(d_mean, 0)
+        k2 += tl.sum((second + d_mean * deviation) * inverse[None, :], 0)
+    tl.store(d_bias_ptr + c, k1 * positions, mask=real)
+    tl.store(d_weight_ptr + c, k2 * positions, mask=real)
+    if TRAINING:
+        k1 /= images
+        k2 /= images
+    else:
+        k1 = tl.zeros([BLOCK_S], tl.float32)
+        k2 = tl.zeros([BLOCK_S], tl.float32)
+    slant = scale * k2 * inverse
+    tl.store(slant_ptr + c, slant, mask=real)
+    total = tl.zeros([BLOCK_S], tl.float32)
+    for start in range(0, images, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        inside = (n < images)[:, None] & real[None, :]
+        at = n[:, None] * features + c[None, :]
+        first = tl.load(first_ptr + at, mask=inside, other=0.0)
+        mean = tl.load(mean_ptr + at, mask=inside, other=0.0)
+        deviation = tl.load(deviation_ptr + at, mask=inside, other=0.0)
+        level = -tl.sum(first, 1) / size
+        lift = tl.zeros([BLOCK_N], tl.float32)
+        if HAS_OFFSET:
+            lift = tl.load(d_offset_ptr + n * groups + group, mask=n < images, other=0.0) / (size * positions)
+            level += lift
+        dc_mean = scale[None, :] * (first + level[:, None] - k1[None, :]) - slant[None, :] * deviation
+        centre = tl.sum(tl.where(inside, dc_mean, 0.0), 1) / size - lift
+        flat = scale[None, :] * (level[:, None] - k1[None, :]) - centre[:, None]
+        constant = flat - slant[None, :] * (deviation - mean)
+        tl.store(constant_ptr + at, constant, mask=inside)
+        total += tl.sum(tl.where(inside, dc_mean - centre[:, None], 0.0), 0)
+    if HAS_PRE_BIAS:
+        tl.store(d_pre_bias_ptr + c, total * positions, mask=real)
+
+
+@triton.jit
+def backward_apply_kernel(
+    dz_ptr, z_ptr, u_ptr, scale_ptr, slant_ptr, constant_ptr, centring_ptr, du_ptr, ds_ptr,
+    positions, features, channels, slope, u_n, u_c, u_p, d_n, d_c, d_p,
+    HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):
+    """`du = a dq - slant u + constant`, and `ds = dq + centring`; idle channels become zero."""
+    image = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    p = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
+    real = c < features
+    inside = (p < positions)[:, None] & real[None, :]
+    at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
+    dz = tl.load(dz_ptr + image * d_n + p[:, None] * d_p + c[None, :] * d_c, mask=inside, other=0.0).to(tl.float32)
+    z = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(u_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    dq = tl.where(z > 0, dz, dz * slope)
+    scale = tl.load(scale_ptr + c, mask=real, other=0.0)
+    slant = tl.load(slant_ptr + c, mask=real, other=0.0)
+    constant = tl.load(constant_ptr + image * features + c, mask=real, other=0.0)
+    written = (p < positions)[:, None] & (c < channels)[None, :]
+    du = scale[None, :] * dq - slant[None, :] * u + constant[None, :]
+    tl.store(du_ptr + at, du.to(du_ptr.dtype.element_ty), mask=written)
+    if HAS_SHORTCUT:
+        centring = tl.load(centring_ptr + image * features + c, mask=real, other=0.0)
+        ds = tl.where(inside, dq + centring[None, :], 0.0)
+        tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def project_kernel(
+    w_ptr, out_ptr,
+    outputs, inputs, taps, out_size, in_size, share, w_o, w_i, w_t, o_o, o_i, o_t, out_inputs,
+    HAS_SHARE: tl.constexpr, FILL: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_T: tl.constexpr,
+):
+    """The mean of each (output, input group) block moves to `share` in the output's own group, to 0 in the others.
+
+    One program an output; where FILL, it also writes zeros to idle inputs, and all of a row that is idle itself.
+    """
+    o = tl.program_id(0)
+    group = tl.program_id(1)
+    i = tl.arange(0, BLOCK_I)
+    t = tl.arange(0, BLOCK_T)
+    size = tl.where(o < outputs, in_size, 0)
+    total = 0.0
+    for start in range(0, in_size, BLOCK_I):
+        inside = (start + i < size)[:, None] & (t < taps)[None, :]
+        at = o * w_o + (group * in_size + start + i)[:, None] * w_i + t[None, :] * w_t
+        total += tl.sum(tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32))
+    move = -total / (in_size * taps)
+    if HAS_SHARE:
+        move += tl.where(o // out_size == group, share, 0.0)
+    for start in range(0, in_size, BLOCK_I):
+        row = (start + i < in_size)[:, None] & (t < taps)[None, :]
+        inside = (start + i < size)[:, None] & (t < taps)[None, :]
+        c = group * in_size + start + i
+        w = tl.load(w_ptr + o * w_o + c[:, None] * w_i + t[None, :] * w_t, mask=inside, other=0.0).to(tl.float32)
+        value = tl.where(inside, w + move, 0.0)
+        tl.store(out_ptr + o * o_o + c[:, None] * o_i + t[None, :] * o_t, value.to(out_ptr.dtype.element_ty), mask=row)
+    if FILL and group == 0:
+        for start in range(inputs, out_inputs, BLOCK_I):
+            row = (start + i < out_inputs)[:, None] & (t < taps)[None, :]
+            at = o * o_o + (start + i)[:, None] * o_i + t[None, :] * o_t
+            tl.store(out_ptr + at, tl.zeros([BLOCK_I, BLOCK_T], out_ptr.dtype.element_ty), mask=row)

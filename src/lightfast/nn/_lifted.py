@@ -1,0 +1,152 @@
+"""Lifted maps: an equivariant map held as an invariant map and the offset of each group, `x = z + G o`.
+
+Where groups are pooled over the whole image, offsets pass through every layer by themselves: convolution, normalisation
+and activation act on `z` alone, and change `o` by what they take out of `z`. So `z` is an ordinary map, which may be
+padded with zeros (that is padding `x` with the offset) and computed in low precision whatever the offset, and nothing
+is spent on carrying the offset through it. A network of these layers is the network of the ordinary ones, computed
+faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightfast.functional import add_offset, group_pool
+from lightfast.nn._conv import Conv2d
+from lightfast.nn._norm import BatchNorm2d
+from lightfast.nn._norm_act import norm_act
+from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, project_padded, suits
+from lightfast.nn._statistics import Statistics
+
+__all__ = ["ConvNormAct2d", "Lift", "Lifted", "lower"]
+
+
+class Lifted(NamedTuple):
+    """An equivariant map `x = z + G o`: `z` (N, m, *positions) does not answer to offsets, `o` (N, g) takes them all.
+
+    `o` is None where nobody will ask for it: in a network whose output is invariant. `z` may have idle channels after
+    its features, all zero, which the hardware is faster with.
+    """
+
+    map: Tensor
+    offset: Tensor | None
+
+
+class Lift(nn.Module):
+    """(N, m, *positions) to the lifted map `z = x - G φ(x)`, `o = φ(x)`, in at least float32.
+
+    Args:
+        offset_groups: a number of equal contiguous runs.
+        keep_offset: whether anybody will ask for the offset.
+    """
+
+    def __init__(self, offset_groups: int = 3, keep_offset: bool = True) -> None:
+        super().__init__()
+        self.offset_groups, self.keep_offset = offset_groups, keep_offset
+
+    def forward(self, x: Tensor) -> Lifted:
+        offset = group_pool(x, self.offset_groups)
+        return Lifted(add_offset(x, -offset, self.offset_groups), offset.flatten(1) if self.keep_offset else None)
+
+
+def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
+    """The map itself, `z + G o`.
+
+    >>> lower(Lift(3)(torch.tensor([[1.0, 2.0, 3.0]])))
+    tensor([[1., 2., 3.]])
+    """
+    if x.offset is None:
+        raise ValueError("this lifted map was made without its offset: build the network with keep_offset=True")
+    return add_offset(x.map, x.offset, offset_groups)
+
+
+class ConvNormAct2d(nn.Module):
+    """Convolution, batch norm, an optional shortcut, and a (leaky) ReLU, on lifted maps: the formula is in `norm_act`.
+
+    The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
+    another with the shortcut centred; outside the map the convolution sees the offset.
+
+    Args:
+        in_channels: m.
+        out_channels: n.
+        kernel_size: of the convolution, and so are `stride`, `padding` and `bias`.
+        slope: of the activation below the group's mean: 0 for ReLU, 1 for none.
+        offset_groups: a number of equal contiguous runs.
+
+    Shapes: (N, m, H, W) to (N, n, H, W).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+        slope: float = 0.0,
+        offset_groups: int = 3,
+    ) -> None:
+        super().__init__()
+        self.conv = Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            bias=bias,
+            padding_mode="mean",
+            offset_groups=offset_groups,
+        )
+        self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
+        self.slope, self.offset_groups = slope, offset_groups
+
+    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
+        conv, norm = self.conv, self.norm
+        momentum: Any = norm.momentum
+        statistics = Statistics(norm.training, norm.running_mean, norm.running_var, momentum, norm.eps)
+        added = None if shortcut is None else shortcut.map
+        if suits(x.map, conv.out_channels, self.offset_groups):
+            dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.map.dtype
+            u = self._convolve_padded(x.map, dtype)
+            added = None if added is None else fit_channels(added.to(dtype), u.shape[1])
+            z, offset = norm_act_kernels(
+                u,
+                added,
+                conv.bias,
+                norm.weight,
+                norm.bias,
+                statistics,
+                norm.num_batches_tracked,
+                self.offset_groups,
+                self.slope,
+            )
+        else:
+            u = F.conv2d(x.map, conv.projected_weight(), None, conv.stride, conv.padding)
+            if norm.training and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.add_(1)
+            z, offset = norm_act(
+                u, added, conv.bias, norm.weight, norm.bias, statistics, self.offset_groups, self.slope
+            )
+        return Lifted(z, None if x.offset is None else x.offset + offset)
+
+    def _convolve_padded(self, z: Tensor, dtype: torch.dtype) -> Tensor:
+        """The convolution with idle channels, which 16-bit hardware is faster with; 16-bit maps lie channels-last."""
+        conv = self.conv
+        inputs, outputs = padded_width(conv.in_channels, dtype), padded_width(conv.out_channels, dtype)
+        half = dtype != torch.float32
+        last = half or (z.shape[1] > 1 and z.is_contiguous(memory_format=torch.channels_last))
+        layout = torch.channels_last if last else torch.contiguous_format
+        weight = project_padded(conv.weight, self.offset_groups, outputs, inputs, dtype, layout)
+        z = fit_channels(z.to(dtype), inputs).contiguous(memory_format=layout)
+        return F.conv2d(z, weight, None, conv.stride, conv.padding)
+
+
+def fit_channels(z: Tensor, channels: int) -> Tensor:
+    """`z` with idle channels added up to `channels`, if it has fewer."""
+    missing = channels - z.shape[1]
+    return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing > 0 else z

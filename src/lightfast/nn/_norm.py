@@ -1,0 +1,88 @@
+"""Normalisation: of the map without its group means, which are added back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from lightfast.groups import GroupSpec
+from lightfast.nn._adapter import Adapted
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
+]
+
+
+class _FeatureNorm(Adapted):
+    """Normalisation that knows its number of features."""
+
+    num_features: int
+
+    def _known_features(self) -> int | None:
+        return self.num_features
+
+
+class BatchNorm1d(_FeatureNorm, nn.BatchNorm1d):
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centred map. Scale and shift a feature are free.
+
+    Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m) or (N, m, L), unchanged.
+    """
+
+
+class BatchNorm2d(_FeatureNorm, nn.BatchNorm2d):
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centred map. Scale and shift a feature are free.
+
+    Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m, H, W), unchanged.
+    """
+
+
+class BatchNorm3d(_FeatureNorm, nn.BatchNorm3d):
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centred map. Scale and shift a feature are free.
+
+    Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m, D, H, W), unchanged.
+    """
+
+
+class InstanceNorm1d(_FeatureNorm, nn.InstanceNorm1d):
+    """`IN(x - G φ(x)) + G φ(x)`. Takes torch's arguments and `offset_groups`, `pool`, `scope`. Shapes: (N, m, L)."""
+
+
+class InstanceNorm2d(_FeatureNorm, nn.InstanceNorm2d):
+    """`IN(x - G φ(x)) + G φ(x)`. Takes torch's arguments and `offset_groups`, `pool`, `scope`. Shapes: (N, m, H, W)."""
+
+
+class InstanceNorm3d(_FeatureNorm, nn.InstanceNorm3d):
+    """`IN(x - G φ(x)) + G φ(x)`. Takes torch's arguments, `offset_groups`, `pool`, `scope`. Shapes: (N, m, D, H, W)."""
+
+
+class GroupNorm(Adapted, nn.GroupNorm):
+    """`GN(x - G φ(x)) + G φ(x)`; torch's `num_groups` need not be the offset groups.
+
+    Takes torch's arguments and `offset_groups`, `pool`, `scope`. Shapes: (N, m, *positions), unchanged.
+    """
+
+    def _known_features(self) -> int | None:
+        return self.num_channels
+
+
+class LayerNorm(Adapted, nn.LayerNorm):
+    """`LN(x - G φ(x)) + G φ(x)`, with features on the first of the normalised axes.
+
+    Takes torch's arguments and `offset_groups`, `pool`, `scope`. Shapes: (N, ..., m) for tokens, with
+    `normalized_shape = m`, or (N, ..., m, H, W) with `normalized_shape = (m, H, W)`; unchanged.
+    """
+
+    def __init__(self, normalized_shape: Any, *args: Any, offset_groups: GroupSpec = 3, **kwargs: Any) -> None:
+        axes = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
+        super().__init__(normalized_shape, *args, offset_groups=offset_groups, dim=-axes, **kwargs)
+
+    def _known_features(self) -> int | None:
+        return self.normalized_shape[0]

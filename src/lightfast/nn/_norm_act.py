@@ -1,0 +1,224 @@
+"""Batch norm, shortcut and activation of a lifted map, in one pass for moments and one to apply.
+
+Of the map `u` (after the convolution) only the mean and the variance of each feature over each image's positions are
+needed: group means, batch statistics of the centred map, and the group means after the normalisation follow from them
+on tensors of shape (N, C). With `C(·)` the centring `x - G φ(x)`,
+
+    c = C(u + b)                                 b: the convolution's bias
+    y = γ (c - μ) / sqrt(σ² + ε) + β + C(s)      μ, σ²: batch or running statistics of c; s: the shortcut, or 0
+    z = act(C(y))                                act(q) = max(q, 0) + slope · min(q, 0)
+
+which is `a u + d + s` inside the activation, with `a` a feature and `d` a feature of an image. The map is lifted: its
+full value is `z + G (φ(u + b) + φ(y))`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightfast.functional import statistics_dtype
+from lightfast.nn._statistics import Statistics
+
+__all__ = ["norm_act"]
+
+
+class _Coefficients(NamedTuple):
+    """What follows from the moments: all of shape (N, C), (C,), or (N, g)."""
+
+    scale: Tensor
+    shift: Tensor
+    deviation: Tensor
+    inverse: Tensor
+    offset: Tensor
+    mean: Tensor
+    var: Tensor
+
+
+def norm_act(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    statistics: Statistics,
+    groups: int,
+    slope: float,
+) -> tuple[Tensor, Tensor]:
+    """The formula above.
+
+    Args:
+        u: (N, C, *positions), in `groups` equal contiguous runs of features.
+        shortcut: `s`, of the shape of `u`.
+        pre_bias: `b` (C,).
+        weight: `γ` (C,).
+        bias: `β` (C,).
+        statistics: of `c`; running ones are updated in place in training.
+        groups: g.
+        slope: 0 for ReLU, 1 for no activation.
+
+    Returns:
+        `z` like `u`, and the offset `φ(u + b) + φ(y)` (N, g) to be added to the map's own.
+    """
+    arguments = (u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
+    if torch.compiler.is_compiling():
+        # A compiler differentiates and fuses the plain operations by itself.
+        z, found, _ = _forward(*arguments)
+        offset, mean, var = found.offset, found.mean, found.var
+    else:
+        z, offset, mean, var = _NormAct.apply(*arguments)
+    if statistics.training and statistics.running_mean is not None and statistics.running_var is not None:
+        count = u.numel() // u.shape[1]
+        with torch.no_grad():
+            statistics.running_mean.lerp_(mean.to(statistics.running_mean.dtype), statistics.momentum)
+            unbiased = var * (count / max(count - 1, 1))
+            statistics.running_var.lerp_(unbiased.to(statistics.running_var.dtype), statistics.momentum)
+    return z, offset
+
+
+def _group_mean(values: Tensor, groups: int) -> Tensor:
+    """(N, C) to (N, g)."""
+    return values.unflatten(1, (groups, -1)).mean(2)
+
+
+def _spread(values: Tensor, features: int) -> Tensor:
+    """(N, g) to (N, C)."""
+    return values.repeat_interleave(features // values.shape[1], 1)
+
+
+def _coefficients(
+    mean: Tensor,
+    var: Tensor,
+    shortcut_mean: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    statistics: Statistics,
+    groups: int,
+) -> _Coefficients:
+    """From the mean and variance (N, C) of each feature of each image to what the pass over the map needs."""
+    features = mean.shape[1]
+    offset = _group_mean(mean, groups)
+    centred = mean - _spread(offset, features)
+    if statistics.training or statistics.running_mean is None or statistics.running_var is None:
+        batch_mean = centred.mean(0)
+        # Not mean squares, which cancel in float32 where features are far from zero.
+        batch_var = var.mean(0) + (centred - batch_mean).square().mean(0)
+    else:
+        batch_mean = statistics.running_mean.to(mean.dtype)
+        batch_var = statistics.running_var.to(mean.dtype)
+    inverse = torch.rsqrt(batch_var + statistics.eps)
+    scale = weight.to(mean.dtype) * inverse
+    deviation = centred - batch_mean
+    after = _group_mean(scale * deviation + bias.to(mean.dtype), groups)
+    floor = after if shortcut_mean is None else after + _group_mean(shortcut_mean, groups)
+    shift = bias.to(mean.dtype) - scale * (mean - deviation) - _spread(floor, features)
+    return _Coefficients(scale, shift, deviation, inverse, offset + after, batch_mean, batch_var)
+
+
+def _forward(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    statistics: Statistics,
+    groups: int,
+    slope: float,
+) -> tuple[Tensor, _Coefficients, Tensor]:
+    """`z`, the coefficients, and the mean (N, C) of `u`."""
+    exact = statistics_dtype(u)
+    positions = tuple(range(2, u.dim()))
+    if positions:
+        var, mean = torch.var_mean(u.to(exact), positions, correction=0)
+    else:
+        mean = u.to(exact)
+        var = torch.zeros_like(mean)
+    biased = mean if pre_bias is None else mean + pre_bias.to(exact)
+    shortcut_mean = None
+    if shortcut is not None:
+        shortcut_mean = shortcut.mean(positions, dtype=exact) if positions else shortcut.to(exact)
+    found = _coefficients(biased, var, shortcut_mean, weight, bias, statistics, groups)
+    shift = found.shift if pre_bias is None else found.shift + found.scale * pre_bias.to(exact)
+    q = torch.addcmul(_over(shift, u), u, _over(found.scale, u))
+    if shortcut is not None:
+        q = q.add_(shortcut)
+    z = torch.relu_(q) if slope == 0 else torch.where(q > 0, q, q * slope) if slope != 1 else q
+    return z.to(u.dtype), found, mean
+
+
+class _NormAct(torch.autograd.Function):
+    """Forward and backward in two passes each; everything between them on (N, C)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        shortcut: Tensor | None,
+        pre_bias: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        statistics: Statistics,
+        groups: int,
+        slope: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        z, found, mean = _forward(u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
+        ctx.save_for_backward(u, z, mean, weight, found.scale, found.deviation, found.inverse)
+        ctx.training = statistics.training or statistics.running_mean is None
+        ctx.has_shortcut, ctx.has_pre_bias = shortcut is not None, pre_bias is not None
+        ctx.groups, ctx.slope = groups, slope
+        ctx.mark_non_differentiable(found.mean, found.var)
+        ctx.set_materialize_grads(False)
+        return z, found.offset, found.mean, found.var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        dz, doffset = grads[0], grads[1]
+        u, z, mean, weight, scale, deviation, inverse = ctx.saved_tensors
+        groups, slope = ctx.groups, ctx.slope
+        features = u.shape[1]
+        positions = tuple(range(2, u.dim()))
+        per_image = u[0, 0].numel()
+        exact = mean.dtype
+        if dz is None:
+            dz = torch.zeros_like(z)
+        dq = dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
+        dq_mean = dq.mean(positions, dtype=exact) if positions else dq.to(exact)
+        dq_u = torch.zeros_like(mean)
+        if positions:
+            dq_u = (dq.to(exact) * (u.to(exact) - _over(mean, u))).mean(positions)
+
+        # C(dq) is the gradient of y; the offset φ(u + b) + φ(y) adds its own, equal over a group and its positions. It
+        # does not reach the shortcut, which is centred.
+        lift = torch.zeros_like(dq_mean)
+        if doffset is not None:
+            lift = _spread(doffset.to(exact), features) / (features // groups * per_image)
+        centring = -_spread(_group_mean(dq_mean, groups), features)
+        level = centring + lift
+        d_mean = dq_mean + level
+        d_bias = d_mean.sum(0) * per_image
+        normal = deviation * inverse
+        d_normal = dq_u * inverse + d_mean * normal
+        d_weight = d_normal.sum(0) * per_image
+        if ctx.training:
+            k1, k2 = d_mean.mean(0), d_normal.mean(0)
+        else:
+            k1 = k2 = torch.zeros_like(scale)
+        slant = scale * k2 * inverse
+        dc_mean = scale * (d_mean - k1) - slant * deviation
+        constant = scale * (level - k1) - slant * (deviation - mean) - _spread(_group_mean(dc_mean, groups), features)
+        du_mean = dc_mean - _spread(_group_mean(dc_mean, groups), features)
+        if doffset is not None:
+            constant = constant + lift
+            du_mean = du_mean + lift
+        du = torch.addcmul(_over(constant, u), dq, _over(scale, u)).sub_(_over(slant, u) * u).to(u.dtype)
+        d_shortcut = (dq + _over(centring, u)).to(u.dtype) if ctx.has_shortcut else None
+        d_pre_bias = du_mean.sum(0) * per_image if ctx.has_pre_bias else None
+        return du, d_shortcut, d_pre_bias, d_weight.to(weight.dtype), d_bias.to(weight.dtype), None, None, None
+
+
+def _over(values: Tensor, u: Tensor) -> Tensor:
+    """(C,) or (N, C), shaped to broadcast over the positions of `u`."""
+    shape = values.shape if values.dim() == 2 else (1, *values.shape)
+    return values.reshape(*shape, *[1] * (u.dim() - 2))

@@ -1,0 +1,19 @@
+"""What a normalisation of the library hands to the functions that compute it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Statistics"]
+
+
+class Statistics(NamedTuple):
+    """Where the normalisation takes its statistics from."""
+
+    training: bool
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    momentum: float
+    eps: float

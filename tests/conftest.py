@@ -1,0 +1,29 @@
+"""What all tests share: few threads, and a place where real data may lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(2)
+# Deadlines measure the machine, not the code.
+settings.register_profile("lightfast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lightfast")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder named by LIGHTFAST_DATA, which holds real data sets; tests that need it skip without it."""
+    folder = os.environ.get("LIGHTFAST_DATA")
+    if not folder:
+        pytest.skip("set LIGHTFAST_DATA to a folder with real data sets to run this test")
+    return Path(folder)

@@ -1,0 +1,192 @@
+"""Lifted maps: the network of the ordinary layers, computed another way."""
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lightfast import assert_equivariant
+from lightfast.functional import add_offset, center, group_pool
+from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, lower
+from lightfast.nn._norm_act import norm_act
+from lightfast.nn._norm_act_triton import padded_width, suits
+from lightfast.nn._statistics import Statistics
+
+OPTIONS = list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False]))
+
+
+def spelled_out(u, shortcut, pre_bias, weight, bias, mean, var, training, slope):
+    """The formula of `norm_act`, one operation after another."""
+    biased = u + pre_bias.reshape(1, -1, *[1] * (u.dim() - 2))
+    y = F.batch_norm(center(biased, 3), mean, var, weight, bias, training)
+    y = y if shortcut is None else y + center(shortcut, 3)
+    offset = group_pool(biased, 3) + group_pool(y, 3)
+    return F.leaky_relu(center(y, 3), slope), offset.flatten(1)
+
+
+@pytest.mark.parametrize(("training", "slope", "with_shortcut"), OPTIONS)
+@pytest.mark.parametrize("positions", [(3, 5), (), (4,)])
+def test_norm_act_is_the_formula_with_its_gradients(training, slope, with_shortcut, positions):
+    options = {"dtype": torch.float64}
+    u = torch.randn(4, 6, *positions, **options) + 5
+    shortcut = torch.randn(4, 6, *positions, **options) if with_shortcut else None
+    parameters = [torch.randn(6, **options) for _ in range(3)]
+    inputs = [u, *([shortcut] if with_shortcut else []), *parameters]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    running = [torch.randn(6, **options), torch.rand(6, **options) + 0.5]
+    other = [value.clone() for value in running]
+    z, offset = norm_act(u, shortcut, *parameters, Statistics(training, *running, 0.1, 1e-5), 3, slope)
+    expected, expected_offset = spelled_out(u, shortcut, *parameters, *other, training, slope)
+    torch.testing.assert_close(z, expected)
+    torch.testing.assert_close(offset, expected_offset)
+    torch.testing.assert_close(running, other)
+    weights = torch.randn_like(z), torch.randn_like(offset)
+    got = torch.autograd.grad((z * weights[0]).sum() + (offset * weights[1]).sum(), inputs)
+    wanted = torch.autograd.grad((expected * weights[0]).sum() + (expected_offset * weights[1]).sum(), inputs)
+    torch.testing.assert_close(got, wanted, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("training", "slope", "with_shortcut"), OPTIONS)
+def test_norm_act_passes_gradcheck(training, slope, with_shortcut):
+    u = torch.randn(3, 6, 2, 3, dtype=torch.float64, requires_grad=True)
+    shortcut = torch.randn_like(u, requires_grad=True) if with_shortcut else None
+    parameters = [torch.randn(6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+
+    def run(u, shortcut, *parameters):
+        running = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
+        return norm_act(u, shortcut, *parameters, Statistics(training, *running, 0.1, 1e-5), 3, slope)
+
+    assert torch.autograd.gradcheck(run, (u, shortcut, *parameters))
+
+
+class Unit(nn.Module):
+    """Two units with a shortcut, from a map to a map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = Lift(3)
+        self.first = ConvNormAct2d(3, 6, 3, padding=1)
+        self.second = ConvNormAct2d(6, 6, 3, padding=1, slope=0.2)
+
+    def forward(self, x):
+        y = self.first(self.lift(x))
+        return lower(self.second(y, y))
+
+
+def ordinary(unit: Unit, x: torch.Tensor) -> torch.Tensor:
+    """The same network in ordinary operations on whole maps, padded with the offset by hand."""
+
+    def conv(layer, x, outside):
+        framed = add_offset(torch.zeros_like(F.pad(x, (1, 1, 1, 1))), outside, 3)
+        framed[..., 1:-1, 1:-1] = x
+        return F.conv2d(framed, layer.projected_weight(), layer.bias)
+
+    def leaky(x, slope):
+        return add_offset(F.leaky_relu(center(x, 3), slope), group_pool(x, 3), 3), group_pool(x, 3)
+
+    outside = group_pool(x, 3)
+    y, outside = leaky(unit.first.norm(conv(unit.first.conv, x, outside)), 0.0)
+    z, _ = leaky(unit.second.norm(conv(unit.second.conv, y, outside)) + center(y, 3), 0.2)
+    return z
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_lifted_network_is_the_ordinary_one(training):
+    unit = Unit().double().train(training)
+    x = torch.randn(4, 3, 7, 6, dtype=torch.float64)
+    unit(x)
+    torch.testing.assert_close(unit(x), ordinary(unit, x))
+    assert_equivariant(unit, x, offsets=100.0)
+
+
+def test_the_offset_costs_no_precision():
+    """In bfloat16 an offset of 100 would leave nothing of the map; lifted, it does not enter it."""
+    unit = Unit().eval()
+    x = torch.randn(4, 3, 7, 6)
+    offset = torch.tensor([100.0, -100.0, 50.0])
+    with torch.autocast("cpu", torch.bfloat16):
+        still, moved = unit.lift(x), unit.lift(add_offset(x, offset, 3))
+        for layer in (unit.first, unit.second):
+            still, moved = layer(still), layer(moved)
+    assert (still.map - moved.map).abs().max() < 0.02
+    assert (moved.offset - still.offset - offset).abs().max() < 0.02
+
+
+def test_a_map_without_its_offset_cannot_be_lowered():
+    with pytest.raises(ValueError, match="keep_offset=True"):
+        lower(Lift(3, keep_offset=False)(torch.zeros(1, 3)))
+    assert ConvNormAct2d(3, 3, 1)(Lifted(torch.randn(2, 3, 2, 2), None)).offset is None
+
+
+def test_the_kernels_stay_away_from_the_cpu():
+    assert not suits(torch.zeros(2, 6, 4, 4), 6, 3)
+    assert padded_width(15, torch.bfloat16) == 16
+    assert fit_channels(torch.ones(1, 3, 2, 2), 8).sum() == 12
+
+
+KERNEL_CHECK = """
+import torch
+from lightfast.functional import project_weight
+from lightfast.nn._norm_act import norm_act
+from lightfast.nn._norm_act_triton import norm_act_kernels, project_padded
+from lightfast.nn._statistics import Statistics
+
+torch.manual_seed(0)
+for training, slope, shortcut, last, idle in {cases}:
+    features, layout = 6, torch.channels_last if last else torch.contiguous_format
+    make = lambda: torch.randn(5, features + idle, 3, 4).contiguous(memory_format=layout)
+    u, s, weights = make() + 3, make() if shortcut else None, (make(), torch.randn(5, 3))
+    parameters = [torch.randn(features) for _ in range(3)]
+    results = []
+    for kernels in (True, False):
+        inputs = [t.clone().requires_grad_() for t in (u, *([s] if shortcut else []), *parameters)]
+        running, tracked = [torch.zeros(features), torch.ones(features)], torch.zeros((), dtype=torch.int64)
+        statistics = Statistics(training, *running, 0.1, 1e-5)
+        a, b, rest = inputs[0], inputs[1] if shortcut else None, inputs[-3:]
+        if kernels:
+            z, offset = norm_act_kernels(a, b, *rest, statistics, tracked, 3, slope)
+            assert tracked == training and not z[:, features:].any()
+        else:
+            cut = lambda t: None if t is None else t[:, :features]
+            z, offset = norm_act(cut(a), cut(b), *rest, statistics, 3, slope)
+        loss = (z[:, :features] * weights[0][:, :features]).sum() + (offset * weights[1]).sum()
+        results.append([z[:, :features], offset, *running, *torch.autograd.grad(loss, inputs)])
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)
+weight = torch.randn(6, 9, 3, 3, requires_grad=True)
+padded, plain = project_padded(weight, 3, 8, 16, torch.float32, torch.channels_last), project_weight(weight, 3, 3)
+torch.testing.assert_close(padded[:6, :9], plain)
+assert not padded[6:].any() and not padded[:, 9:].any()
+factor = torch.randn_like(padded)
+ours, = torch.autograd.grad((padded * factor).sum(), weight)
+theirs, = torch.autograd.grad((plain * factor[:6, :9]).sum(), weight)
+torch.testing.assert_close(ours, theirs)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("training", [True, False])
+def test_the_kernels_in_tritons_interpreter(training):
+    """The GPU's code on the CPU: Triton reads TRITON_INTERPRET when it is imported, hence a process of its own."""
+    cases = [(training, 0.0, True, True, 2), (training, 1.0, False, False, 0), (training, 0.2, True, True, 0)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    program = KERNEL_CHECK.replace("{cases}", repr(cases))
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_the_kernels_on_a_gpu():
+    from lightfast import models
+
+    network = models.create("resnet20", 3)
+    twin = models.create("resnet20", 3).double()
+    twin.load_state_dict(network.state_dict())
+    x = torch.randn(8, 3, 32, 32)
+    torch.testing.assert_close(network.cuda()(x.cuda()).cpu(), twin(x.double()).float(), atol=1e-4, rtol=1e-4)
