@@ -1,0 +1,248 @@
+"""Colour spaces on the way from an image file to log RGB, where a change of light is an offset.
+
+`sRGB --srgb_to_linear--> linear RGB --linear_to_log--> log RGB --ChannelNorm--> network`
+
+Images are floating point with the colours on dimension 1: (N, 3, H, W), or (N, 3) for single colours. The
+functions that act on each number by itself take any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "EPSILON",
+    "ChannelNorm",
+    "hsv_to_rgb",
+    "linear_to_log",
+    "linear_to_srgb",
+    "log_to_linear",
+    "srgb_to_linear",
+]
+
+EPSILON = 2e-4
+"""Linear values below this are clipped before the logarithm: 2/3 of the first step of 8-bit sRGB."""
+
+# IEC 61966-2-1: where the straight piece of the curve ends, on the sRGB side and on the linear side.
+_SRGB_KNEE = 0.04045
+_LINEAR_KNEE = 0.0031308
+
+
+def srgb_to_linear(srgb: Tensor) -> Tensor:
+    """Remove the gamma of sRGB (IEC 61966-2-1), number by number.
+
+    `x / 12.92` up to 0.04045, `((x + 0.055) / 1.055) ** 2.4` above; any shape. The curve goes on above 1, and
+    negative values mirror positive ones, `f(-x) = -f(x)`, so that every real value survives the way there and
+    back.
+
+    >>> srgb_to_linear(torch.tensor([0.0, 0.5, 1.0, -0.5]))
+    tensor([ 0.0000,  0.2140,  1.0000, -0.2140])
+    """
+    _require_float(srgb)
+    size = srgb.abs()
+    # Clamped so that the branch not taken stays smooth: `where` would turn its infinite gradient into NaN.
+    curved = ((size.clamp(min=_SRGB_KNEE) + 0.055) / 1.055) ** 2.4
+    return torch.where(size <= _SRGB_KNEE, srgb / 12.92, srgb.sign() * curved)
+
+
+def linear_to_srgb(linear: Tensor) -> Tensor:
+    """Apply the gamma of sRGB (IEC 61966-2-1), number by number: the inverse of :func:`srgb_to_linear`.
+
+    `12.92 x` up to 0.0031308, `1.055 x ** (1 / 2.4) - 0.055` above; any shape. The curve goes on above 1, and
+    negative values mirror positive ones. Nothing is clipped or rounded.
+
+    >>> linear_to_srgb(torch.tensor([0.0, 0.2140, 1.0, -0.2140]))
+    tensor([ 0.0000,  0.5000,  1.0000, -0.5000])
+    """
+    _require_float(linear)
+    size = linear.abs()
+    curved = 1.055 * size.clamp(min=_LINEAR_KNEE) ** (1 / 2.4) - 0.055
+    return torch.where(size <= _LINEAR_KNEE, linear * 12.92, linear.sign() * curved)
+
+
+def linear_to_log(linear: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Log RGB, `log(1 / max(x, epsilon))`, number by number; any shape.
+
+    In log RGB a gain `a` on a channel is the offset `-log(a)`, as long as no value is clipped. Values at or
+    below `epsilon`, negative ones too, all become `log(1 / epsilon)`, with gradient 0 below it.
+
+    >>> linear_to_log(torch.tensor([0.5, 0.25, 0.0]))
+    tensor([0.6931, 1.3863, 8.5172])
+    """
+    _require_float(linear)
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be above 0, since log(1 / 0) is infinite; got {epsilon}")
+    return -linear.clamp(min=epsilon).log()
+
+
+def log_to_linear(log: Tensor) -> Tensor:
+    """Linear RGB from log RGB, `exp(-y)`, number by number; any shape.
+
+    The inverse of :func:`linear_to_log` above its `epsilon`.
+
+    >>> log_to_linear(torch.tensor([0.0, 0.6931]))
+    tensor([1.0000, 0.5000])
+    """
+    _require_float(log)
+    return torch.exp(-log)
+
+
+def hsv_to_rgb(hsv: Tensor, dim: int = 1) -> Tensor:
+    """RGB from hue, saturation and value, which lie along `dim` (three numbers); same shape out as in.
+
+    Hue is in turns: 0 red, 1/3 green, 2/3 blue, and around again. With `k = (6 h + n_c) mod 6` and
+    `n = (5, 3, 1)`, channel `c` is `v - v s clamp(min(k, 4 - k), 0, 1)`.
+
+    >>> hsv_to_rgb(torch.tensor([[0.0, 1.0, 1.0], [0.5, 0.5, 1.0]]))
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 1.0000, 1.0000]])
+    """
+    _require_float(hsv)
+    if not -hsv.ndim <= dim < hsv.ndim or hsv.shape[dim] != 3:
+        raise ValueError(
+            f"expected hue, saturation and value along dimension {dim}, but the shape is {tuple(hsv.shape)}: "
+            "say with dim= where the three lie"
+        )
+    hue, saturation, value = hsv.unbind(dim)
+
+    def channel(n: int) -> Tensor:
+        k = (6 * hue + n).remainder(6)
+        return value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1)
+
+    return torch.stack([channel(5), channel(3), channel(1)], dim)
+
+
+class ChannelNorm(nn.Module):
+    """Normalise each channel with a fixed mean and standard deviation, `(x - mean_c) / std_c`.
+
+    An offset Δ of the input becomes Δ / std at the output: the response is `G D` with `D = diag(1 / std)`. It
+    stays scaled through an equivariant network, so one that answers with light or pixels ends with
+    :meth:`inverse` (or a product with `std`, a buffer like `mean`), and then follows Δ itself.
+
+    Shapes: (N, C, ...) to the same, for any C. The arithmetic is done in the wider type of the input and the
+    buffers, so float32 buffers keep a bfloat16 input from losing its small differences.
+
+    Args:
+        mean: the mean of each channel, C numbers.
+        std: the standard deviation of each channel, C numbers above 0.
+
+    >>> norm = ChannelNorm(mean=[1.0, 2.0, 3.0], std=[1.0, 2.0, 4.0])
+    >>> norm(torch.tensor([[2.0, 4.0, 7.0]]))
+    tensor([[1., 1., 1.]])
+    >>> norm.inverse(torch.tensor([[1.0, 1.0, 1.0]]))
+    tensor([[2., 4., 7.]])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+        super().__init__()
+        mean, std = (_channel_numbers(name, numbers) for name, numbers in (("mean", mean), ("std", std)))
+        if mean.shape != std.shape:
+            raise ValueError(f"mean has {len(mean)} channels and std has {len(std)}: give as many of each")
+        constant = [c for c, number in enumerate(std.tolist()) if not 0 < number < float("inf")]
+        if constant:
+            raise ValueError(
+                f"std must be above 0 and finite, but is {std[constant].tolist()} in channels {constant}: "
+                "leave a constant channel out, or give it a std of 1"
+            )
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    @classmethod
+    @torch.no_grad()
+    def fit(
+        cls,
+        batches: Tensor | Iterable[Tensor],
+        transform: Callable[[Tensor], Tensor] | None = None,
+        chunk: int = 256,
+    ) -> ChannelNorm:
+        """The normalisation that gives the data mean 0 and (population) standard deviation 1 in each channel.
+
+        It comes on the CPU, in the default type; move it as any module.
+
+        Args:
+            batches: one tensor (N, C, ...) or any iterable of them, read once. uint8 stands for [0, 1]: it is
+                divided by 255.
+            transform: applied before the statistics are taken, such as the way from sRGB to log RGB.
+            chunk: how many images are held as floating point at a time.
+
+        >>> images = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8)
+        >>> to_log = lambda srgb: linear_to_log(srgb_to_linear(srgb))
+        >>> norm = ChannelNorm.fit(images, to_log)
+        >>> norm(to_log(images / 255)).mean((0, 2, 3)).abs() < 1e-5
+        tensor([True, True, True])
+        """
+        count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+        for values in _float_chunks(batches, chunk):
+            values = values if transform is None else transform(values)
+            flat = values.movedim(1, 0).flatten(1)
+            if count and len(flat) != len(mean):
+                raise ValueError(f"a batch has {len(flat)} channels, but the ones before it have {len(mean)}")
+            new, new_mean = flat.shape[1], flat.mean(1, keepdim=True)
+            new_squares = (flat - new_mean).square().sum(1)
+            # Merged as Chan, Golub and LeVeque do: sums of squares about a common origin would cancel.
+            difference = new_mean[:, 0].cpu().double() - mean
+            mean = mean + difference * (new / (count + new))
+            squares = squares + new_squares.cpu().double() + difference.square() * (count * new / (count + new))
+            count += new
+        if not count:
+            raise ValueError("no statistics without data: the batches hold no values")
+        return cls(mean, (squares / count).sqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(x - mean) / std`, (N, C, ...) to the same."""
+        mean, std = self._like(x)
+        return (x - mean) / std
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """`y std + mean`, (N, C, ...) to the same: the input that :meth:`forward` takes to `y`."""
+        mean, std = self._like(y)
+        return y * std + mean
+
+    def _like(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        channels = len(self.std)
+        if x.ndim < 2 or x.shape[1] != channels:
+            raise ValueError(f"expected (N, {channels}, ...), but the shape is {tuple(x.shape)}")
+        shape = (1, channels) + (1,) * (x.ndim - 2)
+        return self.mean.view(shape), self.std.view(shape)
+
+    def extra_repr(self) -> str:
+        """Mean and std, rounded to be read."""
+        return ", ".join(
+            f"{name}=[{', '.join(f'{number:.4g}' for number in numbers.tolist())}]"
+            for name, numbers in (("mean", self.mean), ("std", self.std))
+        )
+
+
+def _channel_numbers(name: str, numbers: Sequence[float] | Tensor) -> Tensor:
+    tensor = torch.as_tensor(numbers).detach().to(torch.get_default_dtype(), copy=True)
+    if tensor.ndim != 1:
+        raise ValueError(f"{name} needs one number a channel, but its shape is {tuple(tensor.shape)}")
+    return tensor
+
+
+def _float_chunks(batches: Tensor | Iterable[Tensor], chunk: int) -> Iterable[Tensor]:
+    for batch in [batches] if isinstance(batches, Tensor) else batches:
+        if batch.ndim < 2:
+            raise ValueError(f"expected batches of (N, C, ...), but the shape is {tuple(batch.shape)}")
+        for part in batch.split(chunk):
+            if part.numel() == 0:
+                continue
+            if part.dtype == torch.uint8:
+                yield part / 255
+            else:
+                _require_float(part)
+                yield part.to(torch.promote_types(part.dtype, torch.float32))
+
+
+def _require_float(values: Tensor) -> None:
+    if not values.is_floating_point():
+        raise TypeError(
+            f"expected floating point values, but the type is {values.dtype}: "
+            "bring 8-bit images to [0, 1] with images / 255"
+        )

@@ -1,0 +1,324 @@
+"""Light: von Kries gains, random illuminants, and images seen under another light.
+
+An illuminant is a gain for each channel of linear RGB: (N, 3) for light that is uniform over each image,
+(N, 3, H, W) for light that varies. Whatever is random takes a `generator`; its numbers are drawn where the
+generator lives and then moved, so one generator on the CPU gives the same light on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from lightfast.color import hsv_to_rgb, linear_to_srgb, srgb_to_linear
+
+__all__ = ["blobs_light", "gradient_light", "halves_light", "random_illuminants", "relight", "von_kries"]
+
+
+def von_kries(linear_images: Tensor, gains: Tensor) -> Tensor:
+    """The von Kries model of a change of light: each channel of linear images times its gain, `a_c x_c`.
+
+    Args:
+        linear_images: (N, C, ...), linear in light. In log RGB the same change is the offset `-log(a)`.
+        gains: (C,) for all images, (N, C) for each, or (N, C, ...) for each pixel. Brought to the images'
+            type and device.
+
+    >>> von_kries(torch.ones(1, 3, 1, 1), torch.tensor([[1.0, 0.5, 0.25]])).flatten()
+    tensor([1.0000, 0.5000, 0.2500])
+    """
+    _require_images(linear_images)
+    return linear_images * _broadcast("gains", gains, linear_images)
+
+
+def random_illuminants(
+    n: int,
+    saturation: float | Tensor,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`n` illuminants of random hue, value 1 and the given saturation in HSV, as linear gains (n, 3).
+
+    The largest channel is 1 and the smallest `1 - saturation`. Saturation 0 is white light, 1 takes a channel
+    away.
+
+    Args:
+        n: how many.
+        saturation: a number in [0, 1], or a tensor (n,) of them. Values of a tensor are checked on the CPU
+            only: on other devices the check would make the host wait.
+        generator: where the hues come from; by default torch's global generator of the device.
+        device: by default the generator's.
+        dtype: by default torch's default. Hues are drawn in float32 whatever it is, so all types see the same
+            light.
+
+    >>> lights = random_illuminants(5, 0.75, generator=torch.Generator().manual_seed(0))
+    >>> lights.amax(1), lights.amin(1)
+    (tensor([1., 1., 1., 1., 1.]), tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500]))
+    """
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    hue = _uniform((n,), generator, device)
+    hue = hue.to(torch.promote_types(dtype, hue.dtype))
+    saturation = _saturations(saturation, hue)
+    return hsv_to_rgb(torch.stack([hue, saturation, torch.ones_like(hue)], 1)).to(dtype)
+
+
+@overload
+def relight(
+    images: Tensor,
+    saturation: float | Tensor | None = None,
+    *,
+    illuminants: Tensor | None = None,
+    space: Literal["srgb", "linear"] = "srgb",
+    generator: torch.Generator | None = None,
+    return_illuminants: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def relight(
+    images: Tensor,
+    saturation: float | Tensor | None = None,
+    *,
+    illuminants: Tensor | None = None,
+    space: Literal["srgb", "linear"] = "srgb",
+    generator: torch.Generator | None = None,
+    return_illuminants: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def relight(
+    images: Tensor,
+    saturation: float | Tensor | None = None,
+    *,
+    illuminants: Tensor | None = None,
+    space: Literal["srgb", "linear"] = "srgb",
+    generator: torch.Generator | None = None,
+    return_illuminants: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The images under another light: gamma removed, multiplied by the illuminant, gamma restored.
+
+    Nothing is clipped, and nothing is rounded to 8 bits. Illuminants up to 1 keep images in [0, 1] there.
+
+    Args:
+        images: (N, 3, H, W), floating point.
+        saturation: draw a random illuminant of this saturation for each image, as :func:`random_illuminants`
+            does.
+        illuminants: or use these: (3,), (N, 3), or (N, 3, H, W) for light that varies, as from
+            :func:`gradient_light`. Give exactly one of the two.
+        space: "srgb" for images with gamma; "linear" for images without, which are only multiplied.
+        generator: where the random hues come from.
+        return_illuminants: also return the illuminants, as drawn or as given.
+
+    >>> images = torch.full((2, 3, 4, 4), 0.5)
+    >>> relight(images, 0.9).shape
+    torch.Size([2, 3, 4, 4])
+    >>> red = torch.tensor([1.0, 0.1, 0.1])
+    >>> relight(images, illuminants=red)[0, :, 0, 0]
+    tensor([0.5000, 0.1576, 0.1576])
+    """
+    _require_images(images)
+    if space not in ("srgb", "linear"):
+        raise ValueError(f'space must be "srgb" or "linear", not {space!r}')
+    if (saturation is None) == (illuminants is None):
+        raise ValueError("give either a saturation, to draw illuminants, or the illuminants themselves")
+    if illuminants is None:
+        assert saturation is not None
+        if images.shape[1] != 3:
+            raise ValueError(
+                f"random illuminants have 3 channels, but the images' shape is {tuple(images.shape)}: "
+                "expected (N, 3, H, W); give illuminants= for other numbers of channels"
+            )
+        illuminants = random_illuminants(
+            len(images), saturation, generator=generator, device=images.device, dtype=images.dtype
+        )
+    gains = _broadcast("illuminants", illuminants, images)
+    relit = linear_to_srgb(srgb_to_linear(images) * gains) if space == "srgb" else images * gains
+    return (relit, illuminants) if return_illuminants else relit
+
+
+def gradient_light(
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
+    *,
+    angle: float | Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Light that turns evenly from one illuminant into another across the image: two (N, C) to (N, C, H, W).
+
+    Each map is `(1 - w) first + w second`, where `w` grows in proportion to the distance along a direction,
+    from 0 in one corner to 1 in the opposite one.
+
+    Args:
+        first: illuminants (N, C) where `w` is 0.
+        second: illuminants (N, C) where `w` is 1.
+        size: (H, W) of the images.
+        angle: direction in which `w` grows, in radians from rightwards towards downwards: a number or (N,);
+            by default random for each image.
+        generator: where the random directions come from.
+
+    >>> white, red = torch.ones(1, 3), torch.tensor([[1.0, 0.0, 0.0]])
+    >>> gradient_light(white, red, (1, 5), angle=0.0)[0, 1]
+    tensor([[1.0000, 0.7500, 0.5000, 0.2500, 0.0000]])
+    """
+    _require_lights(first, second)
+    return _mix(first, second, (_along(first, size, angle, generator) + 1) / 2)
+
+
+def halves_light(
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
+    *,
+    angle: float | Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Light with a sharp edge through the middle of the image: two (N, C) to (N, C, H, W).
+
+    The arguments are those of :func:`gradient_light`; `w` is 0 up to the middle and 1 beyond it.
+
+    >>> white, red = torch.ones(1, 3), torch.tensor([[1.0, 0.0, 0.0]])
+    >>> halves_light(white, red, (1, 4), angle=0.0)[0, 1]
+    tensor([[1., 1., 0., 0.]])
+    """
+    _require_lights(first, second)
+    along = _along(first, size, angle, generator)
+    return _mix(first, second, (along > 0).to(along.dtype))
+
+
+def blobs_light(
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
+    *,
+    count: int = 3,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Soft blobs of one light in another, as of lamps in a dim room: two (N, C) to (N, C, H, W).
+
+    Each map is `(1 - w) first + w second` with `w = 1 - Π_k (1 - exp(-d_k² / 2 r_k²))`, where `d_k` is the
+    distance to a random centre in the image, and the radius `r_k` is between 1/10 and 3/10 of the longer
+    side.
+
+    Args:
+        first: illuminants (N, C) between the blobs.
+        second: illuminants (N, C) inside of them.
+        size: (H, W) of the images.
+        count: how many blobs an image has.
+        generator: where the random centres and radii come from.
+
+    >>> lights = blobs_light(torch.ones(2, 3), torch.full((2, 3), 0.5), (8, 8))
+    >>> lights.shape, bool(((lights >= 0.5) & (lights <= 1)).all())
+    (torch.Size([2, 3, 8, 8]), True)
+    """
+    _require_lights(first, second)
+    if count < 1:
+        raise ValueError(f"count must be at least 1, not {count}: without a blob the light is uniform")
+    y, x = _pixel_grid(size, first.device)
+    across, down, radius = _uniform((3, len(first), count, 1, 1), generator, first.device)
+    distance2 = (x - (across - 0.5) * size[1]).square() + (y - (down - 0.5) * size[0]).square()
+    outside = -torch.expm1(-distance2 / (2 * ((0.1 + 0.2 * radius) * max(size)).square()))
+    return _mix(first, second, 1 - outside.prod(1))
+
+
+def _mix(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+    """`(1 - w) first + w second` for illuminants (N, C) and weights (N, H, W) in [0, 1]."""
+    dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), weight.dtype)
+    first_map, second_map = (light.to(dtype)[:, :, None, None] for light in (first, second))
+    return torch.lerp(first_map, second_map, weight.to(dtype)[:, None]).to(first.dtype)
+
+
+def _along(
+    first: Tensor, size: Sequence[int], angle: float | Tensor | None, generator: torch.Generator | None
+) -> Tensor:
+    """How far each pixel lies along a direction, (N, H, W): from -1 in one corner to 1 in the opposite."""
+    n = len(first)
+    if angle is None:
+        angle = 2 * math.pi * _uniform((n,), generator, first.device)
+    angle = torch.as_tensor(angle, dtype=torch.float32, device=first.device)
+    if angle.shape not in ((), (n,)):
+        raise ValueError(f"angle must be one number or of shape ({n},), not {tuple(angle.shape)}")
+    angle = angle.expand(n)[:, None, None]
+    y, x = _pixel_grid(size, first.device)
+    along = x * angle.cos() + y * angle.sin()
+    extent = along.abs().amax((1, 2), keepdim=True)
+    return along / extent.clamp(min=torch.finfo(extent.dtype).tiny)
+
+
+def _pixel_grid(size: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pixel centres in pixels from the middle of the image: y as (H, 1), x as (W,)."""
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"size must be the height and the width of the images, not {tuple(size)}")
+    y, x = (torch.arange(pixels, dtype=torch.float32, device=device) - (pixels - 1) / 2 for pixels in size)
+    return y[:, None], x
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device | str | None) -> Tensor:
+    """Uniform float32 numbers in [0, 1), drawn where the generator lives and then moved to the device."""
+    if generator is None:
+        return torch.rand(shape, dtype=torch.float32, device=device)
+    drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device=generator.device)
+    return drawn if device is None else drawn.to(device)
+
+
+def _saturations(saturation: float | Tensor, like: Tensor) -> Tensor:
+    """The saturation of each illuminant, in the shape, type and device of `like` (n,)."""
+    if not isinstance(saturation, Tensor):
+        if not 0 <= saturation <= 1:
+            raise ValueError(f"saturation must lie in [0, 1], but is {saturation}")
+        return torch.full_like(like, saturation)
+    if saturation.shape not in ((), like.shape):
+        raise ValueError(
+            f"saturation must be one number or a tensor of shape ({len(like)},), one for each illuminant, "
+            f"but its shape is {tuple(saturation.shape)}"
+        )
+    if saturation.device.type == "cpu" and not bool(((saturation >= 0) & (saturation <= 1)).all()):
+        raise ValueError(
+            f"saturation must lie in [0, 1], but goes from {saturation.min():.4g} to {saturation.max():.4g}"
+        )
+    return saturation.to(like).expand_as(like)
+
+
+def _broadcast(name: str, gains: Tensor, images: Tensor) -> Tensor:
+    """The gains in the images' type, on their device, and in a shape that multiplies them."""
+    n, channels, *pixels = images.shape
+    shaped = gains[None] if gains.ndim == 1 else gains
+    if shaped.ndim == 2:
+        shaped = shaped.reshape(*shaped.shape, *(1 for _ in pixels))
+    fits = (
+        shaped.ndim == images.ndim
+        and shaped.shape[1] == channels
+        and all(have in (1, want) for have, want in zip(shaped.shape, images.shape, strict=True))
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {tuple(gains.shape)} do not fit images of shape {tuple(images.shape)}: "
+            f"expected ({channels},), ({n}, {channels}) or {tuple(images.shape)}"
+        )
+    return shaped.to(images)
+
+
+def _require_images(images: Tensor) -> None:
+    if not images.is_floating_point():
+        raise TypeError(
+            f"expected floating point images, but the type is {images.dtype}: "
+            "bring 8-bit images to [0, 1] with images / 255"
+        )
+    if images.ndim < 2:
+        raise ValueError(
+            f"expected a batch (N, C, H, W), but the shape is {tuple(images.shape)}: "
+            "add the missing dimensions, as images[None] does"
+        )
+
+
+def _require_lights(first: Tensor, second: Tensor) -> None:
+    if first.ndim != 2 or first.shape != second.shape or not first.is_floating_point():
+        raise ValueError(
+            "expected two floating point illuminants (N, C) of the same shape, but got "
+            f"{first.dtype} of shape {tuple(first.shape)} and {second.dtype} of shape {tuple(second.shape)}"
+        )
