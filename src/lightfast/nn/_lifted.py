@@ -9,6 +9,7 @@ faster.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -77,6 +78,8 @@ class ConvNormAct2d(nn.Module):
         slope: of the activation below the group's mean: 0 for ReLU, 1 for none.
         offset_groups: a number of equal contiguous runs.
 
+    `share_moments`, where processes train together, averages a tensor over them; batch statistics are then of all.
+
     Shapes: (N, m, H, W) to (N, n, H, W).
     """
 
@@ -104,13 +107,16 @@ class ConvNormAct2d(nn.Module):
         )
         self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
         self.slope, self.offset_groups = slope, offset_groups
+        self.share_moments: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
         conv, norm = self.conv, self.norm
         momentum: Any = norm.momentum
-        statistics = Statistics(norm.training, norm.running_mean, norm.running_var, momentum, norm.eps)
+        statistics = Statistics(
+            norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
+        )
         added = None if shortcut is None else shortcut.map
-        if suits(x.map, conv.out_channels, self.offset_groups):
+        if self.share_moments is None and suits(x.map, conv.out_channels, self.offset_groups):
             dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.map.dtype
             u = self._convolve_padded(x.map, dtype)
             added = None if added is None else fit_channels(added.to(dtype), u.shape[1])

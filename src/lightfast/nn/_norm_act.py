@@ -17,9 +17,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lightfast.functional import statistics_dtype
+from lightfast.nn import _native
 from lightfast.nn._statistics import Statistics
 
 __all__ = ["norm_act"]
@@ -71,6 +73,8 @@ def norm_act(
         z, offset, mean, var = _NormAct.apply(*arguments)
     if statistics.training and statistics.running_mean is not None and statistics.running_var is not None:
         count = u.numel() // u.shape[1]
+        if statistics.share is not None:
+            count *= dist.get_world_size()
         with torch.no_grad():
             statistics.running_mean.lerp_(mean.to(statistics.running_mean.dtype), statistics.momentum)
             unbiased = var * (count / max(count - 1, 1))
@@ -102,9 +106,10 @@ def _coefficients(
     offset = _group_mean(mean, groups)
     centred = mean - _spread(offset, features)
     if statistics.training or statistics.running_mean is None or statistics.running_var is None:
-        batch_mean = centred.mean(0)
+        share = statistics.share or _alone
+        batch_mean = share(centred.mean(0))
         # Not mean squares, which cancel in float32 where features are far from zero.
-        batch_var = var.mean(0) + (centred - batch_mean).square().mean(0)
+        batch_var = share(var.mean(0) + (centred - batch_mean).square().mean(0))
     else:
         batch_mean = statistics.running_mean.to(mean.dtype)
         batch_var = statistics.running_var.to(mean.dtype)
@@ -128,24 +133,63 @@ def _forward(
     slope: float,
 ) -> tuple[Tensor, _Coefficients, Tensor]:
     """`z`, the coefficients, and the mean (N, C) of `u`."""
+    native = _native.suits(u, shortcut)
+    mean, var, shortcut_mean = _native.moments(u, shortcut) if native else _moments(u, shortcut)
+    biased = mean if pre_bias is None else mean + pre_bias.to(mean.dtype)
+    found = _coefficients(biased, var, shortcut_mean, weight, bias, statistics, groups)
+    shift = found.shift if pre_bias is None else found.shift + found.scale * pre_bias.to(mean.dtype)
+    z = (_native.apply if native else _apply)(u, shortcut, found.scale, shift, slope)
+    return z, found, mean
+
+
+def _moments(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Mean and variance (N, C) of `u` over its positions, and the mean of the shortcut."""
     exact = statistics_dtype(u)
     positions = tuple(range(2, u.dim()))
-    if positions:
-        var, mean = torch.var_mean(u.to(exact), positions, correction=0)
-    else:
-        mean = u.to(exact)
-        var = torch.zeros_like(mean)
-    biased = mean if pre_bias is None else mean + pre_bias.to(exact)
-    shortcut_mean = None
-    if shortcut is not None:
-        shortcut_mean = shortcut.mean(positions, dtype=exact) if positions else shortcut.to(exact)
-    found = _coefficients(biased, var, shortcut_mean, weight, bias, statistics, groups)
-    shift = found.shift if pre_bias is None else found.shift + found.scale * pre_bias.to(exact)
-    q = torch.addcmul(_over(shift, u), u, _over(found.scale, u))
+    if not positions:
+        return u.to(exact), torch.zeros_like(u, dtype=exact), None if shortcut is None else shortcut.to(exact)
+    var, mean = torch.var_mean(u.to(exact), positions, correction=0)
+    return mean, var, None if shortcut is None else shortcut.mean(positions, dtype=exact)
+
+
+def _apply(u: Tensor, shortcut: Tensor | None, scale: Tensor, shift: Tensor, slope: float) -> Tensor:
+    """`act(scale u + shift + shortcut)`, with `scale` (C,) and `shift` (N, C)."""
+    q = torch.addcmul(_over(shift, u), u, _over(scale, u))
     if shortcut is not None:
         q = q.add_(shortcut)
     z = torch.relu_(q) if slope == 0 else torch.where(q > 0, q, q * slope) if slope != 1 else q
-    return z.to(u.dtype), found, mean
+    return z.to(u.dtype)
+
+
+def _backward_moments(dz: Tensor, z: Tensor, u: Tensor, mean: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    """The means over positions (N, C) of `dq = dz act'` and of `dq (u - mean)`."""
+    dq = _through_activation(dz, z, slope).to(mean.dtype)
+    positions = tuple(range(2, u.dim()))
+    if not positions:
+        return dq, torch.zeros_like(mean)
+    return dq.mean(positions), (dq * (u.to(mean.dtype) - _over(mean, u))).mean(positions)
+
+
+def _backward_apply(
+    dz: Tensor,
+    z: Tensor,
+    u: Tensor,
+    scale: Tensor,
+    slant: Tensor,
+    constant: Tensor,
+    centring: Tensor,
+    slope: float,
+    with_shortcut: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`scale dq - slant u + constant`, and `dq + centring` for the shortcut."""
+    dq = _through_activation(dz, z, slope)
+    du = torch.addcmul(_over(constant, u), dq, _over(scale, u)).sub_(_over(slant, u) * u).to(u.dtype)
+    return du, (dq + _over(centring, u)).to(u.dtype) if with_shortcut else None
+
+
+def _through_activation(dz: Tensor, z: Tensor, slope: float) -> Tensor:
+    """The gradient before the activation, whose sign its output keeps."""
+    return dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
 
 
 class _NormAct(torch.autograd.Function):
@@ -167,7 +211,7 @@ class _NormAct(torch.autograd.Function):
         ctx.save_for_backward(u, z, mean, weight, found.scale, found.deviation, found.inverse)
         ctx.training = statistics.training or statistics.running_mean is None
         ctx.has_shortcut, ctx.has_pre_bias = shortcut is not None, pre_bias is not None
-        ctx.groups, ctx.slope = groups, slope
+        ctx.groups, ctx.slope, ctx.share = groups, slope, statistics.share or _alone
         ctx.mark_non_differentiable(found.mean, found.var)
         ctx.set_materialize_grads(False)
         return z, found.offset, found.mean, found.var
@@ -178,16 +222,13 @@ class _NormAct(torch.autograd.Function):
         u, z, mean, weight, scale, deviation, inverse = ctx.saved_tensors
         groups, slope = ctx.groups, ctx.slope
         features = u.shape[1]
-        positions = tuple(range(2, u.dim()))
         per_image = u[0, 0].numel()
         exact = mean.dtype
-        if dz is None:
-            dz = torch.zeros_like(z)
-        dq = dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
-        dq_mean = dq.mean(positions, dtype=exact) if positions else dq.to(exact)
-        dq_u = torch.zeros_like(mean)
-        if positions:
-            dq_u = (dq.to(exact) * (u.to(exact) - _over(mean, u))).mean(positions)
+        dz = torch.zeros_like(z) if dz is None else dz
+        if u.is_contiguous():
+            dz = dz.contiguous()
+        native = _native.suits(dz, z, u)
+        dq_mean, dq_u = (_native.backward_moments if native else _backward_moments)(dz, z, u, mean, slope)
 
         # C(dq) is the gradient of y; the offset φ(u + b) + φ(y) adds its own, equal over a group and its positions. It
         # does not reach the shortcut, which is centred.
@@ -202,7 +243,7 @@ class _NormAct(torch.autograd.Function):
         d_normal = dq_u * inverse + d_mean * normal
         d_weight = d_normal.sum(0) * per_image
         if ctx.training:
-            k1, k2 = d_mean.mean(0), d_normal.mean(0)
+            k1, k2 = ctx.share(d_mean.mean(0)), ctx.share(d_normal.mean(0))
         else:
             k1 = k2 = torch.zeros_like(scale)
         slant = scale * k2 * inverse
@@ -212,10 +253,16 @@ class _NormAct(torch.autograd.Function):
         if doffset is not None:
             constant = constant + lift
             du_mean = du_mean + lift
-        du = torch.addcmul(_over(constant, u), dq, _over(scale, u)).sub_(_over(slant, u) * u).to(u.dtype)
-        d_shortcut = (dq + _over(centring, u)).to(u.dtype) if ctx.has_shortcut else None
+        du, d_shortcut = (_native.backward_apply if native else _backward_apply)(
+            dz, z, u, scale, slant, constant, centring, slope, ctx.has_shortcut
+        )
         d_pre_bias = du_mean.sum(0) * per_image if ctx.has_pre_bias else None
         return du, d_shortcut, d_pre_bias, d_weight.to(weight.dtype), d_bias.to(weight.dtype), None, None, None
+
+
+def _alone(values: Tensor) -> Tensor:
+    """The mean over all processes, where there is one."""
+    return values
 
 
 def _over(values: Tensor, u: Tensor) -> Tensor:

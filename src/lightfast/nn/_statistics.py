@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -17,3 +18,5 @@ class Statistics(NamedTuple):
     running_var: Tensor | None
     momentum: float
     eps: float
+    share: Callable[[Tensor], Tensor] | None = None
+    """The mean of a tensor over all processes that train together, each with as many images; None for one process."""
