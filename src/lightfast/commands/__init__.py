@@ -1,0 +1,50 @@
+"""The commands of `lightfast`, one a file. Importing them is cheap: what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Annotated
+
+import typer
+
+from lightfast.commands import classify, evaluate, reproduce, train
+from lightfast.commands.reproduce_illuminant import illuminant, train_illuminant
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Networks that the colour of the light cannot fool.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from lightfast import __version__
+
+        typer.echo(f"lightfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _lightfast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+reproduce.app.command("illuminant")(illuminant)
+train.app.command("illuminant")(train_illuminant)
+app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(train.app, name="train")
+app.command("evaluate")(evaluate.evaluate)
+app.command("classify")(classify.classify)
+if importlib.util.find_spec("lightfast.commands.certify") is not None:
+    from lightfast.commands.certify import certify
+
+    app.command("certify")(certify)

@@ -1,0 +1,53 @@
+"""`lightfast evaluate`: how a trained classifier does under coloured light."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lightfast.commands import options
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="The folder of a trained classifier, or a pretrained one's name.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="CIFAR-10, or a folder with one sub-folder a class (of one divided into train and val, val is used); "
+            "by default, pictures that lightfast draws itself."
+        ),
+    ] = None,
+    size: options.Size = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the lights.")] = 0,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, too.")] = None,
+    device: options.Device = "auto",
+) -> None:
+    """Relight pictures with more and more saturated lights, and count what a classifier gets wrong."""
+    from lightfast.provenance import provenance
+    from lightfast.report.tables import evaluation_table
+    from lightfast.tasks.evaluation import evaluate as count_errors
+    from lightfast.tasks.workshop import evaluation_batch, write_json
+
+    classifier = options.load_classifier(run)
+    size = size or classifier.config.get("size")
+    images, labels, classes = options.load_test_images(data, size)
+    if list(classes) != classifier.classes:
+        raise ValueError(
+            f"the pictures' classes are {_first(classes)}, but {run} was trained for {_first(classifier.classes)}"
+        )
+    where = options.choose_device(device)
+    result = count_errors(
+        classifier, images, labels, seed=seed, batch_size=evaluation_batch(images, where), device=where
+    )
+    typer.echo(evaluation_table(result))
+    if json_out is not None:
+        write_json(json_out, {"model": run, **dataclasses.asdict(result), "provenance": provenance()})
+
+
+def _first(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,31 @@
+"""Trained models that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightfast.pipelines import Pipeline, read_pipeline
+
+__all__ = ["pretrained", "pretrained_names"]
+
+_WEIGHTS = Path(__file__).with_name("weights")
+
+
+def pretrained(name: str) -> Pipeline:
+    """A trained pipeline, in evaluation mode, from the weights inside the package.
+
+    Args:
+        name: one of :func:`pretrained_names`.
+
+    Returns:
+        A :class:`lightfast.Classifier` for the names of recognition.
+    """
+    names = pretrained_names()
+    if name not in names:
+        raise ValueError(f"there is no pretrained model {name!r}; there are: {', '.join(names) or 'none'}")
+    return read_pipeline(_WEIGHTS, name)
+
+
+def pretrained_names() -> list[str]:
+    """The names that :func:`pretrained` knows."""
+    return sorted(path.stem for path in _WEIGHTS.glob("*.safetensors") if path.with_suffix(".json").is_file())

@@ -1,0 +1,72 @@
+"""Where a number comes from: command, commit, versions and machine."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["provenance"]
+
+_PACKAGES = ("torch", "numpy", "accelerate", "safetensors")
+
+
+def provenance() -> dict[str, Any]:
+    """What is needed to get a result again, as JSON can hold it.
+
+    `commit` is that of the checkout the package is in, with `+` after it if files were changed since. Outside one it is
+    what LIGHTFAST_COMMIT says in the environment, for copies sent to another machine, or None.
+
+    >>> sorted(provenance())
+    ['command', 'commit', 'date', 'machine', 'versions']
+    """
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "versions": {"python": platform.python_version(), **_versions()},
+    }
+
+
+def _versions() -> dict[str, str]:
+    from lightfast import __version__
+
+    versions = {"lightfast": __version__}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    graphics = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "gpus": graphics}
+
+
+def _commit() -> str | None:
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+        )
+        return answer.stdout.strip()
+
+    try:
+        # An installed copy may lie inside a checkout of something else, which does not know this file.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("LIGHTFAST_COMMIT")

@@ -1,0 +1,206 @@
+"""The report of a comparison of strategies: `results.json`, `table.md`, two figures and `report.html`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightfast.pipelines import Classifier, write_whole
+from lightfast.provenance import provenance
+from lightfast.report.examples import Example, collect_examples
+from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure
+from lightfast.report.page import Picture, Section, Table, page
+from lightfast.report.published import PUBLISHED
+from lightfast.report.summary import StrategySummary, summarise
+from lightfast.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows
+from lightfast.tasks.pictures import Pictures
+from lightfast.tasks.reproduction import finished_runs, run_folder
+from lightfast.tasks.workshop import write_json
+
+__all__ = ["write_report"]
+
+_OURS = ("equivariant", "group-dropout", "wrapped", "equivariant-pixel", "group-fill")
+
+
+def write_report(out: Path, pictures: Pictures, device: torch.device) -> str:
+    """Write everything from the finished runs in a folder, and return the table.
+
+    Args:
+        out: the folder of the comparison.
+        pictures: the ones it was made with, for the examples.
+        device: where to compute the examples.
+    """
+    records = finished_runs(out)
+    if not records:
+        raise ValueError(f"{out} has no finished runs to report on")
+    settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    summaries = summarise(records)
+    write_json(out / "results.json", _results(out, settings, records, summaries))
+    table = _markdown(settings, summaries)
+    write_whole(out / "table.md", table.encode())
+    errors = [error_figure(summaries, _title(settings), theme) for theme in (LIGHT, DARK)]
+    write_whole(out / "errors.png", errors[0])
+    examples = _examples(out, pictures, device)
+    shown = [examples_figure(examples, theme) for theme in (LIGHT, DARK)] if examples else []
+    if shown:
+        write_whole(out / "examples.png", shown[0])
+    html = _page(settings, records, summaries, errors, shown)
+    write_whole(out / "report.html", html.encode())
+    return table
+
+
+def _examples(out: Path, pictures: Pictures, device: torch.device) -> list[Example]:
+    folders = [run_folder(out, (name, 0)) for name in ("original", "equivariant")]
+    if not all((folder / "model.safetensors").exists() for folder in folders):
+        return []
+    original, equivariant = (Classifier.load(folder) for folder in folders)
+    return collect_examples(original, equivariant, pictures.test_images, pictures.test_labels, device=device)
+
+
+def _results(
+    out: Path, settings: dict[str, Any], records: Sequence[dict[str, Any]], summaries: Sequence[StrategySummary]
+) -> dict[str, Any]:
+    together = {(record["provenance"]["command"], record["train_seconds"]): record for record in records}
+    jitter = out / "jitter.json"
+    return {
+        **settings,
+        "report": provenance(),
+        "train_seconds": round(sum(record["train_seconds"] for record in together.values()), 1),
+        "evaluate_seconds": round(sum(record["evaluate_seconds"] for record in records), 1),
+        "jitter": json.loads(jitter.read_text(encoding="utf-8")) if jitter.exists() else None,
+        "summary": {
+            summary.name: {
+                "title": summary.title,
+                "parameters": summary.parameters,
+                "seeds": summary.seeds,
+                "saturations": summary.saturations,
+                "mean": [round(error.mean, 4) for error in summary.errors],
+                "spread": [None if error.spread is None else round(error.spread, 4) for error in summary.errors],
+                "mixed_mean": round(summary.mixed.mean, 4),
+                "mixed_spread": None if summary.mixed.spread is None else round(summary.mixed.spread, 4),
+            }
+            for summary in summaries
+        },
+        "runs": records,
+    }
+
+
+def _title(settings: dict[str, Any]) -> str:
+    return f"{settings['data']}, {settings['plan']['model']}, {settings['plan']['recipe']['steps']:,} steps"
+
+
+def _markdown(settings: dict[str, Any], summaries: Sequence[StrategySummary]) -> str:
+    parts = [
+        f"{_title(settings)}: test error in per cent under light of saturation S and random hue, and under light that "
+        "varies over the image (a gradient between two lights of saturation 0.9)"
+        + (", mean ± standard deviation over seeds." if any(summary.seeds > 1 for summary in summaries) else "."),
+        markdown(summary_rows(summaries)),
+        "At every saturation:",
+        markdown(curve_rows(summaries)),
+    ]
+    published = _published_rows(settings)
+    if published:
+        parts += ["Published (Cotogni and Cusano 2022), ResNet-20:", markdown(published)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _published_rows(settings: dict[str, Any]) -> Rows:
+    published = PUBLISHED.get(settings["data"], {})
+    if not published:
+        return []
+    return [
+        ["Strategy", *(f"S = {saturation:g}" for saturation in SHOWN)],
+        *(
+            [title, *(f"{errors[saturation]:.2f}" if saturation in errors else "" for saturation in SHOWN)]
+            for title, errors in published.items()
+        ),
+    ]
+
+
+def _page(
+    settings: dict[str, Any],
+    records: Sequence[dict[str, Any]],
+    summaries: Sequence[StrategySummary],
+    errors: Sequence[bytes],
+    shown: Sequence[bytes],
+) -> str:
+    strong = tuple(number for number, summary in enumerate(summaries, start=1) if summary.name in _OURS)
+    description = "; ".join(
+        f"{summary.title}: {summary.at(0.0).mean:.1f} % in white light, {summary.at(1.0).mean:.1f} % at saturation 1"
+        for summary in summaries
+    )
+    sections = [
+        Section(
+            "Error over the saturation of the light",
+            [
+                Picture(errors[0], errors[1], description),
+                Table(
+                    summary_rows(summaries),
+                    "Test error, %, and its standard deviation over seeds if there are several. Varying light is a "
+                    "gradient between two lights of saturation 0.9.",
+                    strong,
+                ),
+            ],
+        )
+    ]
+    if shown:
+        sections.append(
+            Section(
+                "The same pictures under other light",
+                [
+                    "Three test images that show what happens, and the three most probable classes under each light; "
+                    "the right one is in bold. How often it happens is in the table above.",
+                    Picture(shown[0], shown[1], "Three test images at saturations from 0 to 0.8 with probability bars"),
+                ],
+            )
+        )
+    details: list[str | Picture | Table] = [
+        Table(curve_rows(summaries), "Mean test error, %, at every saturation.", strong)
+    ]
+    published = _published_rows(settings)
+    if published:
+        details.append(Table(published, "Published: Cotogni and Cusano, Neurocomputing 502 (2022), ResNet-20."))
+    sections += [Section("All numbers", details), Section("How it was made", [Table(_facts(settings, records))])]
+    return page(f"Recognition under coloured light: {settings['data']}", _lead(summaries), sections)
+
+
+def _lead(summaries: Sequence[StrategySummary]) -> str:
+    by_name = {summary.name: summary for summary in summaries}
+    if not {"original", "equivariant"} <= by_name.keys():
+        return "Test error of networks trained in ordinary light, under light of growing saturation and random hue."
+    original, equivariant = by_name["original"], by_name["equivariant"]
+    return (
+        f"Trained in ordinary light, the conventional network goes from {original.at(0.0).mean:.1f} % errors in white "
+        f"light to {original.at(0.9).mean:.1f} % in strongly coloured light (saturation 0.9); the equivariant one from "
+        f"{equivariant.at(0.0).mean:.1f} % to {equivariant.at(0.9).mean:.1f} %."
+    )
+
+
+def _facts(settings: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[list[str]]:
+    made = records[0]["provenance"]
+    recipe, plan = settings["plan"]["recipe"], settings["plan"]
+    machine = made["machine"]
+    seconds = sum({(r["provenance"]["command"], r["train_seconds"]): r["train_seconds"] for r in records}.values())
+    return [
+        ["what", "value"],
+        [
+            "Pictures",
+            f"{settings['data']}: {settings['train_images']:,} to train on, {settings['test_images']:,} to test on",
+        ],
+        [
+            "Recipe",
+            f"{plan['name']}: {recipe['steps']:,} steps of {recipe['batch_size']}, {recipe['optimizer']}, "
+            f"lr {recipe['lr']:g}, {recipe['schedule']} schedule, weight decay {recipe['weight_decay']:g}",
+        ],
+        ["Network", f"{plan['model']}, {recipe['precision']}"],
+        ["Runs", f"{len(records)}, {seconds / 60:.1f} minutes of training"],
+        ["Command", made["command"]],
+        ["Commit", made["commit"] or "not from a checkout"],
+        ["Versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())],
+        ["Machine", ", ".join([machine["system"], f"{machine['cores']} cores", *machine["gpus"]])],
+        ["Date", made["date"]],
+    ]

@@ -1,0 +1,183 @@
+"""The recipes of illuminant estimation, as data: networks, optimisation, augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lightfast.engine.recipe import Recipe
+from lightfast.estimator import Estimator, EstimatorColour
+from lightfast.tasks.illuminant import SceneAugmentation
+from lightfast.tasks.plans import scaled
+
+__all__ = ["ILLUMINANT_PLANS", "NETWORKS", "IlluminantPlan", "NetworkKind"]
+
+
+@dataclass(frozen=True)
+class NetworkKind:
+    """A network that the comparison trains.
+
+    Attributes:
+        name: what users type.
+        title: what reports show.
+        network: as :func:`lightfast.models.create` knows it.
+        offset_groups: 3 where it is equivariant.
+        colour: what it sees.
+    """
+
+    name: str
+    title: str
+    network: str
+    offset_groups: int | None
+    colour: EstimatorColour
+
+
+NETWORKS: dict[str, NetworkKind] = {
+    kind.name: kind
+    for kind in (
+        NetworkKind("original", "Color Cerberus, original", "cerberus", None, "linear"),
+        NetworkKind("wrapped", "Color Cerberus, wrapped", "cerberus", None, "log"),
+        NetworkKind("equivariant", "Color Cerberus, equivariant", "cerberus", 3, "log"),
+        NetworkKind("local", "Local estimates by confidence, equivariant", "cerberus-local", 3, "log"),
+    )
+}
+"""By name, in the order of tables."""
+
+
+@dataclass(frozen=True)
+class IlluminantPlan:
+    """Everything about an experiment but the data and the networks that are compared.
+
+    Args:
+        name: what users type.
+        title: what reports show.
+        recipe: how networks are trained.
+        augmentation: what training does to images. The original network is trained without `sensor` and `mix`, which
+            are for networks that never see the light itself.
+        size: of the square to which images are resampled.
+        softness: of log RGB, see :class:`lightfast.estimator.SceneEncoding`.
+        recovery: share of the loss that is of the recovery angle.
+        views: how many mirrored and transposed views of an image are averaged.
+        dropout: in the last layers.
+        options: more arguments of equivariant networks with local estimates.
+        small: the share of the steps that networks trained on a single camera have.
+    """
+
+    name: str
+    title: str
+    recipe: Recipe
+    augmentation: SceneAugmentation = field(default_factory=SceneAugmentation)
+    size: int = 64
+    softness: float = 0.01
+    recovery: float = 0.5
+    views: int = 8
+    dropout: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    small: float = 0.4
+
+    def estimator(self, kind: NetworkKind, seed: int, members: int = 1, **details: Any) -> Estimator:
+        """A fresh estimator of that kind."""
+        torch.manual_seed(seed)
+        return Estimator(
+            kind.network,
+            offset_groups=kind.offset_groups,
+            colour=kind.colour,
+            size=self.size,
+            softness=self.softness,
+            members=members,
+            views=self.views,
+            options={"dropout": self.dropout} | (dict(self.options) if kind.network == "cerberus-local" else {}),
+            details=details,
+        )
+
+    def augmentation_for(self, kind: NetworkKind) -> SceneAugmentation:
+        """What training does to the images that this kind of network sees."""
+        if kind.colour == "log":
+            return self.augmentation
+        return dataclasses.replace(self.augmentation, sensor=0.0, mix=0.0)
+
+    def with_steps(self, steps: int) -> IlluminantPlan:
+        """The same plan in so many steps.
+
+        >>> ILLUMINANT_PLANS["demo"].with_steps(10).recipe.steps
+        10
+        """
+        return dataclasses.replace(self, recipe=scaled(self.recipe, steps / self.recipe.steps))
+
+    def with_values(self, values: Mapping[str, Any]) -> IlluminantPlan:
+        """The plan with other values, by the names of its fields or of those of its recipe or its augmentation.
+
+        >>> ILLUMINANT_PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
+        0.2
+        """
+        plan = self
+        own = _names(IlluminantPlan) - {"name", "title", "recipe", "augmentation"}
+        for name, value in values.items():
+            if name in own:
+                plan = dataclasses.replace(plan, **{name: value})
+            elif name in _names(Recipe):
+                plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, **{name: value}))
+            elif name in _names(SceneAugmentation):
+                changed = dataclasses.replace(plan.augmentation, **{name: value})
+                plan = dataclasses.replace(plan, augmentation=changed)
+            else:
+                known = sorted(own | _names(Recipe) | _names(SceneAugmentation))
+                raise ValueError(f"a recipe has no {name!r}; it has {', '.join(known)}")
+        return plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON can hold it."""
+        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
+
+
+def _names(of: type) -> set[str]:
+    return {entry.name for entry in dataclasses.fields(of)}
+
+
+ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {
+    plan.name: plan
+    for plan in (
+        IlluminantPlan(
+            "best",
+            "the best on held-out scenes of cameras that were not trained on",
+            Recipe(
+                10_000,
+                batch_size=32,
+                optimizer="adamw",
+                lr=1e-3,
+                weight_decay=1e-3,
+                schedule="cosine",
+                warmup=200,
+                ema=0.999,
+                clip=1.0,
+                log_every=1000,
+                checkpoint_every=100_000,
+            ),
+            SceneAugmentation(smallest_part=0.3, exposure=1.0, sensor=0.05, mix=0.3),
+        ),
+        IlluminantPlan(
+            "demo",
+            "a recipe of a minute or two for scenes that the project draws",
+            Recipe(
+                150,
+                batch_size=32,
+                optimizer="adamw",
+                lr=2e-3,
+                weight_decay=1e-3,
+                schedule="cosine",
+                warmup=20,
+                clip=1.0,
+                log_every=25,
+                checkpoint_every=1000,
+            ),
+            size=32,
+            views=2,
+            small=1.0,
+        ),
+    )
+}
+"""By name: `best` for photographs, `demo` for the scenes that the project draws."""

@@ -1,0 +1,85 @@
+"""The ways of coping with coloured light that recognition compares, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lightfast.functional import Scope
+from lightfast.pipelines import Balance, ColourSpace
+
+__all__ = ["DEFAULT_STRATEGIES", "STRATEGIES", "Strategy", "choose"]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What the network sees, which network it is, and what training adds.
+
+    Args:
+        name: what users type.
+        title: what tables show.
+        colour: the colour space of the network's input.
+        offset_groups: 3 for an equivariant network.
+        scope: of its group pooling.
+        balance: automatic colour balance of training and test images.
+        jitter: whether training jitters colours.
+        group_dropout: whether training drops whole colour groups.
+        fill: whether a dark colour group takes the pattern of the others.
+    """
+
+    name: str
+    title: str
+    colour: ColourSpace = "srgb"
+    offset_groups: int | None = None
+    scope: Scope = "image"
+    balance: Balance | None = None
+    jitter: bool = False
+    group_dropout: bool = False
+    fill: bool = False
+
+
+STRATEGIES: dict[str, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("original", "Original"),
+        Strategy("augmentation", "Augmentation", jitter=True),
+        Strategy("gray-world", "Preprocessing: grey world", balance="gray-world"),
+        Strategy("shades-of-gray", "Preprocessing: shades of grey", balance="shades-of-gray"),
+        Strategy("quasi-unsupervised", "Preprocessing: quasi-unsupervised", balance="quasi-unsupervised"),
+        Strategy("equivariant", "Equivariant", colour="log", offset_groups=3),
+        Strategy("wrapped", "Wrapped", colour="log"),
+        Strategy("group-dropout", "Equivariant + group dropout", colour="log", offset_groups=3, group_dropout=True),
+        Strategy("equivariant-pixel", "Equivariant, pooling per pixel", colour="log", offset_groups=3, scope="pixel"),
+        Strategy(
+            "group-fill",
+            "Equivariant + group dropout, dark groups filled",
+            colour="log",
+            offset_groups=3,
+            group_dropout=True,
+            fill=True,
+        ),
+    )
+}
+
+DEFAULT_STRATEGIES = tuple(name for name in STRATEGIES if name not in ("equivariant-pixel", "group-fill"))
+
+_ALIASES = {
+    "all": DEFAULT_STRATEGIES,
+    "preprocessing": ("gray-world", "shades-of-gray", "quasi-unsupervised"),
+}
+
+
+def choose(names: Iterable[str]) -> list[Strategy]:
+    """The strategies of these names, each once; `preprocessing` stands for its three, `all` for the usual eight.
+
+    >>> [strategy.name for strategy in choose(["original", "preprocessing"])]
+    ['original', 'gray-world', 'shades-of-gray', 'quasi-unsupervised']
+    """
+    chosen: list[str] = []
+    for name in names:
+        if name not in STRATEGIES and name not in _ALIASES:
+            raise ValueError(f"there is no strategy {name!r}; there are {', '.join([*STRATEGIES, *_ALIASES])}")
+        chosen += _ALIASES.get(name, (name,))
+    if not chosen:
+        raise ValueError(f"no strategy was named; there are {', '.join([*STRATEGIES, *_ALIASES])}")
+    return [STRATEGIES[name] for name in dict.fromkeys(chosen)]
