@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint types slow clean
+.PHONY: setup demo test lint types slow docs clean
 
 setup: $(READY)
 
@@ -19,6 +19,10 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e ".[dev]"
 	touch $(READY)
 
+demo: $(READY)
+	$(BIN)/lightfast reproduce recognition --out demo
+	@echo "Open demo/report.html"
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,6 +35,9 @@ test: lint types
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+docs: $(READY)
+	$(BIN)/python docs/render.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -27,3 +27,9 @@ def data_folder() -> Path:
     if not folder:
         pytest.skip("set LIGHTFAST_DATA to a folder with real data sets to run this test")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout that the tests are in."""
+    return Path(__file__).parents[1]

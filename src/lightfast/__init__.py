@@ -3,11 +3,14 @@
 from lightfast import color, functional, light, metrics, models, nn
 from lightfast.equivariance import assert_equivariant, equivariance_error
 from lightfast.groups import Groups
+from lightfast.pipelines import Classifier
+from lightfast.pretrained import pretrained
 from lightfast.project import attach_projection, project_
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Classifier",
     "Groups",
     "assert_equivariant",
     "attach_projection",
@@ -18,5 +21,6 @@ __all__ = [
     "metrics",
     "models",
     "nn",
+    "pretrained",
     "project_",
 ]

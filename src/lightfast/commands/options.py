@@ -34,6 +34,7 @@ __all__ = [
     "load_classifier",
     "load_pictures",
     "load_test_images",
+    "say",
 ]
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -51,8 +52,9 @@ Settings = Annotated[
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name, and Accelerate told so."""
+    """The device of that name, and Accelerate told so; among several processes, this one's."""
     import torch
+    from accelerate import PartialState
 
     if name not in ("auto", "cpu", "cuda"):
         raise ValueError(f"the device is auto, cpu or cuda, not {name!r}")
@@ -61,7 +63,15 @@ def choose_device(name: str) -> torch.device:
     if name == "cpu" or not torch.cuda.is_available():
         os.environ["ACCELERATE_USE_CPU"] = "true"
         return torch.device("cpu")
-    return torch.device("cuda")
+    return PartialState().device or torch.device("cuda")
+
+
+def say(text: str) -> None:
+    """Tell the user; among several processes, one does."""
+    from accelerate import PartialState
+
+    if PartialState().is_main_process:
+        typer.echo(text)
 
 
 def choose_plan(

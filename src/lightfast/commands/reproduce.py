@@ -94,6 +94,8 @@ def _compare(
     device_name: str,
     precision: str,
 ) -> None:
+    from accelerate import PartialState
+
     from lightfast.report import write_report
     from lightfast.tasks.reproduction import Study, parse_pairs, reproduce
     from lightfast.tasks.strategies import choose
@@ -111,7 +113,8 @@ def _compare(
         resume=resume,
         device=device,
     )
-    reproduce(study, say=typer.echo)
-    typer.echo("")
-    typer.echo(write_report(out, pictures, device))
-    typer.echo(f"written: {', '.join(str(out / name) for name in ('table.md', 'results.json', 'report.html'))}")
+    reproduce(study, say=options.say)
+    if PartialState().is_main_process:
+        typer.echo("")
+        typer.echo(write_report(out, pictures, device))
+        typer.echo(f"written: {', '.join(str(out / name) for name in ('table.md', 'results.json', 'report.html'))}")

@@ -31,7 +31,9 @@ def recognition(
     strategy: Annotated[str, typer.Option(help="How to cope with coloured light.")] = "equivariant",
     model: Annotated[str | None, typer.Option(help="The network; resnet18 for folders by default.")] = None,
     recipe: Annotated[str, typer.Option(help="paper, best or quick.")] = "quick",
-    size: options.Size = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, help="Pixels to which pictures are scaled; 128 by default.")
+    ] = None,
     out: options.Out = Path("runs/classifier"),
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the order of the pictures.")] = 0,
     steps: options.Steps = None,
@@ -51,12 +53,12 @@ def recognition(
         raise ValueError(f"{strategy!r} names {len(chosen)} strategies; train one at a time")
     names = {"paper": "paper", "best": "best", "quick": "demo" if data is None else "imagenet-quick"}
     plan = options.choose_plan(names, recipe, model, steps, settings)
-    pictures = drawn_pictures() if data is None else options.load_pictures(data, size)
+    pictures = drawn_pictures() if data is None else options.load_pictures(data, size or 128)
     where = options.choose_device(device)
     plan = options.adapt(plan, precision, where)
     check_settings(out, pictures, plan)
     if (out / RECORD).exists():
         raise ValueError(f"{out} holds a trained classifier already: name another folder with --out, or delete it")
-    workshop = Workshop(pictures, plan, out, resume=resume, device=where, say=typer.echo)
+    workshop = Workshop(pictures, plan, out, resume=resume, device=where, say=options.say)
     workshop.run({(chosen[0].name, seed): out})
-    typer.echo(f"written: {out}; try: lightfast classify PHOTO --model {out}")
+    options.say(f"written: {out}; try: lightfast classify PHOTO --model {out}")

@@ -74,8 +74,8 @@ def _uniform(n: int, low: float, high: float, generator: torch.Generator) -> Ten
 def _object_mask(shape: Tensor, x: Tensor, y: Tensor, generator: torch.Generator, softness: float) -> Tensor:
     """1 inside the object, 0 outside, with an edge about a pixel wide: (n, H, W)."""
     n = len(shape)
-    across, down = _uniform(n, -0.25, 0.25, generator), _uniform(n, -0.25, 0.25, generator)
-    radius, angle = _uniform(n, 0.5, 0.7, generator), _uniform(n, -0.3, 0.3, generator)
+    across, down = _uniform(n, -0.15, 0.15, generator), _uniform(n, -0.15, 0.15, generator)
+    radius, angle = _uniform(n, 0.55, 0.75, generator), _uniform(n, -0.2, 0.2, generator)
     u = ((x - across) * angle.cos() + (y - down) * angle.sin()) / radius
     v = ((y - down) * angle.cos() - (x - across) * angle.sin()) / radius
     # Distances to the edge of shapes of equal area, positive inside.
@@ -89,8 +89,8 @@ def _object_mask(shape: Tensor, x: Tensor, y: Tensor, generator: torch.Generator
 def _object_colour(colour: Tensor, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
     """The reflectance of the object, (n, 3, H, W): near the colour of its name, with stripes or checks."""
     n = len(colour)
-    hue = colour.float() / len(COLOURS) + _uniform(n, -0.07, 0.07, generator)[:, 0, 0]
-    saturation, value = _uniform(n, 0.45, 0.8, generator)[:, 0, 0], _uniform(n, 0.5, 0.95, generator)[:, 0, 0]
+    hue = colour.float() / len(COLOURS) + _uniform(n, -0.04, 0.04, generator)[:, 0, 0]
+    saturation, value = _uniform(n, 0.55, 0.9, generator)[:, 0, 0], _uniform(n, 0.5, 0.95, generator)[:, 0, 0]
     base = hsv_to_rgb(torch.stack([hue, saturation, value], 1))
     angle, frequency = _uniform(n, 0, math.pi, generator), _uniform(n, 4, 12, generator)
     phase, depth = _uniform(n, 0, 2 * math.pi, generator), _uniform(n, 0.1, 0.4, generator)

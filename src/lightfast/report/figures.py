@@ -24,8 +24,8 @@ class Theme:
     wrong: str
 
 
-LIGHT = Theme(paper="#ffffff", ink="#1f2430", faint="#d9dce3", right="#2a78d6", wrong="#aab1bd")
-DARK = Theme(paper="#16181d", ink="#e4e7ee", faint="#363b46", right="#5b9df0", wrong="#626a78")
+LIGHT = Theme(paper="#ffffff", ink="#1f2430", faint="#d9dce3", right="#86b8f5", wrong="#c3c8d1")
+DARK = Theme(paper="#16181d", ink="#e4e7ee", faint="#363b46", right="#2b62a8", wrong="#4b5260")
 
 # Hue says the family, and the dash which of it.
 _LINES: dict[str, tuple[str, str, str]] = {
@@ -69,7 +69,9 @@ def error_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme 
     axes.set_ylabel("test error, %")
     axes.set_title(title, loc="left", fontsize=11, color=theme.ink, pad=12)
     axes.grid(axis="y", color=theme.faint, linewidth=0.8)
-    axes.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=theme.ink)
+    axes.legend(
+        loc="upper left", fontsize=9, labelcolor=theme.ink, facecolor=theme.paper, edgecolor="none", framealpha=0.9
+    )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     return _png_of(figure, theme)
@@ -97,7 +99,7 @@ def examples_figure(examples: Sequence[Example], theme: Theme = LIGHT) -> bytes:
                 bars = figure.add_subplot(cells[row, column])
                 _draw_bars(bars, answers[column], example.truth, theme)
                 if column == 0:
-                    bars.set_ylabel(name, fontsize=10, color=theme.ink, labelpad=8)
+                    bars.set_ylabel(name, fontsize=9, color=theme.ink, labelpad=8)
     return _png_of(figure, theme)
 
 

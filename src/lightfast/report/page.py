@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Picture", "Section", "Table", "page"]
+__all__ = ["Facts", "Picture", "Section", "Table", "page"]
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,18 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """Names and what belongs to them, in words."""
+
+    entries: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading and what comes below it: paragraphs, pictures, tables."""
 
     heading: str
-    parts: Sequence[str | Picture | Table]
+    parts: Sequence[str | Picture | Table | Facts]
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
@@ -51,11 +58,14 @@ def _section(section: Section) -> str:
     return f"<section>\n<h2>{escape(section.heading)}</h2>\n{''.join(map(_part, section.parts))}</section>"
 
 
-def _part(part: str | Picture | Table) -> str:
+def _part(part: str | Picture | Table | Facts) -> str:
     if isinstance(part, Picture):
         return _picture(part)
     if isinstance(part, Table):
         return _table(part)
+    if isinstance(part, Facts):
+        entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in part.entries)
+        return f"<dl>{entries}</dl>\n"
     return f"<p>{escape(part)}</p>\n"
 
 
@@ -111,7 +121,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 3rem 1.5rem 4rem; }
+main { max-width: 68rem; margin: 0 auto; padding: 3rem 1.5rem 4rem; }
 h1 { font-size: 2rem; line-height: 1.2; letter-spacing: -0.01em; margin: 0 0 .75rem; }
 h2 { font-size: 1.2rem; margin: 0 0 .75rem; }
 .lead { font-size: 1.15rem; color: var(--soft); margin: 0; max-width: 46rem; }
@@ -121,12 +131,14 @@ figure { margin: 0 0 1rem; }
 figure img { display: block; width: 100%; height: auto; }
 figcaption, caption { color: var(--soft); font-size: .9rem; text-align: left; padding: .25rem 0 .5rem; }
 .scroll { overflow-x: auto; margin-bottom: 1rem; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .45rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .45rem .55rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child { text-align: left; }
 th[scope=col] { color: var(--soft); font-weight: 600; border-bottom-width: 2px; }
-th[scope=row] { font-weight: 500; }
+th[scope=row] { font-weight: 500; white-space: normal; min-width: 10rem; }
 tr.strong th, tr.strong td { background: var(--mark); }
-td.text { white-space: normal; text-align: left; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .5rem 1.5rem; margin: 0; font-size: .92rem; }
+dt { color: var(--soft); }
+dd { margin: 0; overflow-wrap: anywhere; }
 @media print { main { max-width: none; padding: 0; } section { break-inside: avoid; } }
 """

@@ -13,7 +13,7 @@ from lightfast.pipelines import Classifier, write_whole
 from lightfast.provenance import provenance
 from lightfast.report.examples import Example, collect_examples
 from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure
-from lightfast.report.page import Picture, Section, Table, page
+from lightfast.report.page import Facts, Picture, Section, Table, page
 from lightfast.report.published import PUBLISHED
 from lightfast.report.summary import StrategySummary, summarise
 from lightfast.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows
@@ -164,7 +164,7 @@ def _page(
     published = _published_rows(settings)
     if published:
         details.append(Table(published, "Published: Cotogni and Cusano, Neurocomputing 502 (2022), ResNet-20."))
-    sections += [Section("All numbers", details), Section("How it was made", [Table(_facts(settings, records))])]
+    sections += [Section("All numbers", details), Section("How it was made", [Facts(_facts(settings, records))])]
     return page(f"Recognition under coloured light: {settings['data']}", _lead(summaries), sections)
 
 
@@ -180,27 +180,26 @@ def _lead(summaries: Sequence[StrategySummary]) -> str:
     )
 
 
-def _facts(settings: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _facts(settings: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     made = records[0]["provenance"]
     recipe, plan = settings["plan"]["recipe"], settings["plan"]
     machine = made["machine"]
     seconds = sum({(r["provenance"]["command"], r["train_seconds"]): r["train_seconds"] for r in records}.values())
     return [
-        ["what", "value"],
-        [
+        (
             "Pictures",
             f"{settings['data']}: {settings['train_images']:,} to train on, {settings['test_images']:,} to test on",
-        ],
-        [
+        ),
+        (
             "Recipe",
             f"{plan['name']}: {recipe['steps']:,} steps of {recipe['batch_size']}, {recipe['optimizer']}, "
             f"lr {recipe['lr']:g}, {recipe['schedule']} schedule, weight decay {recipe['weight_decay']:g}",
-        ],
-        ["Network", f"{plan['model']}, {recipe['precision']}"],
-        ["Runs", f"{len(records)}, {seconds / 60:.1f} minutes of training"],
-        ["Command", made["command"]],
-        ["Commit", made["commit"] or "not from a checkout"],
-        ["Versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())],
-        ["Machine", ", ".join([machine["system"], f"{machine['cores']} cores", *machine["gpus"]])],
-        ["Date", made["date"]],
+        ),
+        ("Network", f"{plan['model']}, {recipe['precision']}"),
+        ("Runs", f"{len(records)}, {seconds / 60:.1f} minutes of training"),
+        ("Command", made["command"]),
+        ("Commit", made["commit"] or "not from a checkout"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())),
+        ("Machine", ", ".join([machine["system"], f"{machine['cores']} cores", *machine["gpus"]])),
+        ("Date", made["date"]),
     ]

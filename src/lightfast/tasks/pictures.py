@@ -61,11 +61,11 @@ def cifar10_pictures(root: str | Path) -> Pictures:
     return Pictures("CIFAR-10", data.train_images, data.train_labels, data.test_images, data.test_labels, data.classes)
 
 
-def drawn_pictures(train: int = 4096, test: int = 1024, size: int = 24) -> Pictures:
+def drawn_pictures(train: int = 4096, test: int = 512, size: int = 16) -> Pictures:
     """The pictures the project draws itself: see :mod:`lightfast.data.generated`.
 
     >>> drawn_pictures(8, 4).test_images.shape
-    torch.Size([4, 3, 24, 24])
+    torch.Size([4, 3, 16, 16])
     """
     return Pictures("Drawn pictures", *draw(train, seed=1, size=size), *draw(test, seed=2, size=size), CLASSES)
 

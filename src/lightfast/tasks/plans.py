@@ -174,16 +174,18 @@ PLANS: dict[str, Plan] = {
             "a recipe of a few minutes for drawn pictures",
             "resnet20",
             Recipe(
-                250,
+                240,
                 batch_size=64,
+                lr=0.2,
                 nesterov=True,
                 weight_decay=5e-4,
                 schedule="cosine",
                 warmup=40,
                 log_every=25,
-                checkpoint_every=125,
+                checkpoint_every=120,
             ),
             Augmentation(flip=True),
+            group_dropout=0.2,
             jitter=0.5,
             balance_recipe=Recipe(
                 100, batch_size=32, optimizer="adamw", lr=4e-3, schedule="cosine", warmup=10, log_every=25

@@ -125,7 +125,7 @@ class LazyRecognitionTask(RecognitionTask):
         super().__init__(torch.empty(len(images), 0), labels, prepare, augmentation)
         self.files, self.workers = images, workers
 
-    def load(self, draws: Iterable[Any], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    def read_ahead(self, draws: Iterable[Any], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of images, uint8 (B, 3, H, W), and their indices (B,), read ahead."""
         scale = (self.augmentation.smallest_part, 1.0)
         return self.files.stream(draws, device=device, workers=self.workers, scale=scale)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import Tensor, nn
 
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
@@ -61,6 +62,8 @@ class Workshop:
 
     def __post_init__(self) -> None:
         """Start with nothing but the images, on the device."""
+        # Among several processes all train and evaluate alike, and one writes.
+        self.main = PartialState().is_main_process
         self.pictures = _on_device(self.pictures, self.device)
         self._estimators: dict[str, nn.Module] = {}
         self._balanced: dict[str | None, Images] = {None: self.pictures.train_images}
@@ -110,9 +113,10 @@ class Workshop:
         evaluation = self._evaluate(classifier, self.pictures)
         record |= {**dataclasses.asdict(evaluation), "evaluate_seconds": round(time.monotonic() - start, 1)}
         record["provenance"] = provenance()
-        classifier.save(folder)
-        write_json(folder / RECORD, record)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        if self.main:
+            classifier.save(folder)
+            write_json(folder / RECORD, record)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
         at = dict(zip(evaluation.saturations, evaluation.errors, strict=True))
         shown = ", ".join(f"{at[saturation]:.2f} % at S = {saturation:g}" for saturation in (0.0, 0.5, 0.9, 1.0))
         self.say(f"{record['strategy']}:{record['seed']} is done: error {shown}")
@@ -171,7 +175,8 @@ class Workshop:
             {"strength": strength, "mean_error": mean, "errors": curve}
             for strength, mean, curve in zip(self.plan.jitter_choices, means, errors, strict=True)
         ]
-        write_json(path, {"chosen": chosen, "steps": recipe.steps, "tried": tried})
+        if self.main:
+            write_json(path, {"chosen": chosen, "steps": recipe.steps, "tried": tried})
         self.say(f"colour jitter of strength {chosen:g} is best: mean error {min(means):.2f} % over all saturations")
         return chosen
 
@@ -197,8 +202,9 @@ class Workshop:
         self.say(f"training the {balance} colour balance")
         job = Job(estimator, NeutralTask(images), self.plan.balance_recipe, name=balance)
         seconds = self._train([job])
-        save_weights(estimator, path)
-        write_json(path.with_suffix(".json"), {"train_seconds": round(seconds, 1), "provenance": provenance()})
+        if self.main:
+            save_weights(estimator, path)
+            write_json(path.with_suffix(".json"), {"train_seconds": round(seconds, 1), "provenance": provenance()})
 
     def _balanced_images(self, balance: str | None) -> Images:
         """The training images after automatic colour balance, done once; lazy ones are balanced as they come."""

@@ -1,0 +1,51 @@
+"""Fill the tables of README and docs in from the files under results/, so that no number is ever typed.
+
+A block starts with `<!-- table N of PATH -->` and ends with `<!-- end of table -->`; what is between them becomes the
+N-th table of the Markdown file at PATH, counted from 1. Run `make docs` after results changed; a test sees that it was done.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"(<!-- table (\d+) of (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def tables(markdown: str) -> list[str]:
+    """The tables of a Markdown text, in order."""
+    return re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE)
+
+
+def render(page: str) -> str:
+    """A page with its blocks filled in."""
+
+    def fill(block: re.Match[str]) -> str:
+        start, number, path, end = block.groups()
+        return f"{start}\n{tables((ROOT / path).read_text(encoding='utf-8'))[int(number) - 1]}\n{end}"
+
+    return BLOCK.sub(fill, page)
+
+
+def pages() -> list[Path]:
+    """Everything that may hold blocks."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def main() -> None:
+    """Write every page anew; with --check, only say which would change, and fail."""
+    changed = []
+    for page in pages():
+        before = page.read_text(encoding="utf-8")
+        after = render(before)
+        if after != before:
+            changed.append(page.relative_to(ROOT).as_posix())
+            if "--check" not in sys.argv:
+                page.write_text(after, encoding="utf-8")
+    if changed and "--check" in sys.argv:
+        sys.exit(f"not up to date with results/: {', '.join(changed)}; run make docs")
+    print("\n".join(changed) or "nothing changed")
+
+
+if __name__ == "__main__":
+    main()

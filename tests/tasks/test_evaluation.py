@@ -1,0 +1,58 @@
+"""Counting errors under coloured light."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightfast.data.generated import draw
+from lightfast.tasks.evaluation import SATURATIONS, evaluate, evaluation_lights
+
+
+class BrightestChannel(nn.Module):
+    """Says which channel is brightest: right in white light, and at the mercy of any other."""
+
+    def forward(self, images):
+        return images.mean((2, 3))
+
+
+@pytest.fixture
+def coloured():
+    """Images whose class is their brightest channel."""
+    labels = torch.arange(300) % 3
+    images = torch.full((300, 3, 4, 4), 100, dtype=torch.uint8)
+    images[torch.arange(300), labels] = 140
+    return images, labels
+
+
+def test_error_grows_with_saturation(coloured):
+    result = evaluate(BrightestChannel(), *coloured)
+    assert result.saturations == SATURATIONS and result.images == 300
+    assert result.errors[0] == 0
+    assert list(result.errors) == sorted(result.errors) and result.errors[-1] > 40
+    assert 30 < result.mixed < 90
+
+
+def test_neither_batch_size_nor_chance_matters(coloured):
+    torch.manual_seed(1)
+    first = evaluate(BrightestChannel(), *coloured, batch_size=7)
+    torch.manual_seed(2)
+    assert evaluate(BrightestChannel(), *coloured, batch_size=300) == first
+    assert evaluate(BrightestChannel(), *coloured, seed=5) != first
+
+
+def test_an_image_keeps_its_hue():
+    weak, strong = evaluation_lights(50, [0.3, 0.6], seed=0)
+    torch.testing.assert_close((1 - weak) / 0.3, (1 - strong) / 0.6)
+
+
+def test_evaluation_mode_is_used():
+    seen = []
+
+    class Watch(nn.Module):
+        def forward(self, images):
+            seen.append((self.training, torch.is_grad_enabled(), images.dtype))
+            return torch.zeros(len(images), 9)
+
+    images, labels = draw(4, size=8)
+    evaluate(Watch().train(), images, labels)
+    assert set(seen) == {(False, False, torch.float32)} and len(seen) == len(SATURATIONS) + 1
