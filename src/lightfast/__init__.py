@@ -1,7 +1,9 @@
 """Lightfast: offset equivariant networks, whose output follows offsets of the input exactly, by construction."""
 
-from lightfast import color, functional, light, metrics, models, nn
+from lightfast import color, constancy, functional, light, metrics, models, nn
+from lightfast.deploy import fuse
 from lightfast.equivariance import assert_equivariant, equivariance_error
+from lightfast.estimator import Estimator
 from lightfast.groups import Groups
 from lightfast.pipelines import Classifier
 from lightfast.pretrained import pretrained
@@ -11,12 +13,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Classifier",
+    "Estimator",
     "Groups",
     "assert_equivariant",
     "attach_projection",
     "color",
+    "constancy",
     "equivariance_error",
     "functional",
+    "fuse",
     "light",
     "metrics",
     "models",

@@ -34,6 +34,7 @@ __all__ = [
     "load_classifier",
     "load_pictures",
     "load_test_images",
+    "parse_setting",
     "say",
 ]
 
@@ -85,14 +86,15 @@ def choose_plan(
         raise ValueError(f"the recipe is one of {', '.join(names)}, not {name!r}")
     plan = PLANS[names[name]]
     plan = plan if steps is None else plan.with_steps(steps)
-    changes = dict(_parse_setting(text) for text in settings or [])
+    changes = dict(parse_setting(text) for text in settings or [])
     plan = plan.with_values(changes if model is None else {**changes, "model": model})
     if plan.model not in models.names():
         raise ValueError(f"there is no network {plan.model!r}; there are {', '.join(models.names())}")
     return plan
 
 
-def _parse_setting(text: str) -> tuple[str, Any]:
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`NAME=VALUE` as users type it; the value is a number, a tuple, True, False, None, or else the text itself."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r} is not NAME=VALUE, such as lr=0.05")

@@ -57,7 +57,7 @@ def illuminant(
 
     from lightfast.report.illuminant import write_illuminant_report
     from lightfast.tasks.illuminant_protocols import PROTOCOLS
-    from lightfast.tasks.illuminant_study import IlluminantStudy, choose_networks
+    from lightfast.tasks.illuminant_study import IlluminantStudy, choose_networks, classical_estimates
 
     where = options.choose_device(device)
     plan = _plan(recipe, data, steps, settings, where)
@@ -67,6 +67,7 @@ def illuminant(
         raise ValueError(f"the protocol is one of {', '.join(PROTOCOLS)}, or all; not {protocol!r}")
     scenes = _scenes(data)
     start = time.monotonic()
+    classical = classical_estimates(scenes, where)
     for name in protocols:
         left = None if seconds is None else max(seconds - (time.monotonic() - start), 0.0)
         study = IlluminantStudy(
@@ -84,7 +85,7 @@ def illuminant(
         )
         study.run()
         typer.echo("")
-        typer.echo(write_illuminant_report(out / name, scenes, photographs))
+        typer.echo(write_illuminant_report(out / name, scenes, classical, photographs))
         typer.echo(
             f"written: {', '.join(str(out / name / file) for file in ('table.md', 'results.json', 'report.html'))}"
         )
@@ -110,9 +111,8 @@ def train_illuminant(
     plan = _plan(recipe, data, steps, settings, where)
     (chosen,) = choose_networks(network)
     scenes = _scenes(data)
-    estimator = train_estimator(
-        scenes, plan, chosen, members, where, parallel, data=scenes.name, plan=plan.to_dict(), provenance=provenance()
-    )
+    details = {"data": scenes.name, "kind": chosen, "plan": plan.to_dict(), "provenance": provenance()}
+    estimator = train_estimator(scenes, plan, chosen, members, where, parallel, details=details)
     folder = estimator.cpu().save(out, name)
     typer.echo(f"written: {folder / name}.safetensors and {folder / name}.json")
 
@@ -127,7 +127,7 @@ def _plan(
         raise ValueError(f"the recipe is one of {', '.join(ILLUMINANT_PLANS)}, not {recipe!r}")
     plan = ILLUMINANT_PLANS[recipe]
     plan = plan if steps is None else plan.with_steps(steps)
-    changes = dict(options._parse_setting(text) for text in settings or [])
+    changes = dict(options.parse_setting(text) for text in settings or [])
     return plan.with_values(changes | {"graph": device.type == "cuda"})
 
 

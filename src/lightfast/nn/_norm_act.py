@@ -24,7 +24,7 @@ from lightfast.functional import statistics_dtype
 from lightfast.nn import _native
 from lightfast.nn._statistics import Statistics
 
-__all__ = ["norm_act"]
+__all__ = ["group_mean", "norm_act", "over", "spread"]
 
 
 class _Coefficients(NamedTuple):
@@ -82,12 +82,12 @@ def norm_act(
     return z, offset
 
 
-def _group_mean(values: Tensor, groups: int) -> Tensor:
+def group_mean(values: Tensor, groups: int) -> Tensor:
     """(N, C) to (N, g)."""
     return values.unflatten(1, (groups, -1)).mean(2)
 
 
-def _spread(values: Tensor, features: int) -> Tensor:
+def spread(values: Tensor, features: int) -> Tensor:
     """(N, g) to (N, C)."""
     return values.repeat_interleave(features // values.shape[1], 1)
 
@@ -103,8 +103,8 @@ def _coefficients(
 ) -> _Coefficients:
     """From the mean and variance (N, C) of each feature of each image to what the pass over the map needs."""
     features = mean.shape[1]
-    offset = _group_mean(mean, groups)
-    centred = mean - _spread(offset, features)
+    offset = group_mean(mean, groups)
+    centred = mean - spread(offset, features)
     if statistics.training or statistics.running_mean is None or statistics.running_var is None:
         share = statistics.share or _alone
         batch_mean = share(centred.mean(0))
@@ -116,9 +116,9 @@ def _coefficients(
     inverse = torch.rsqrt(batch_var + statistics.eps)
     scale = weight.to(mean.dtype) * inverse
     deviation = centred - batch_mean
-    after = _group_mean(scale * deviation + bias.to(mean.dtype), groups)
-    floor = after if shortcut_mean is None else after + _group_mean(shortcut_mean, groups)
-    shift = bias.to(mean.dtype) - scale * (mean - deviation) - _spread(floor, features)
+    after = group_mean(scale * deviation + bias.to(mean.dtype), groups)
+    floor = after if shortcut_mean is None else after + group_mean(shortcut_mean, groups)
+    shift = bias.to(mean.dtype) - scale * (mean - deviation) - spread(floor, features)
     return _Coefficients(scale, shift, deviation, inverse, offset + after, batch_mean, batch_var)
 
 
@@ -154,7 +154,7 @@ def _moments(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor, Tensor
 
 def _apply(u: Tensor, shortcut: Tensor | None, scale: Tensor, shift: Tensor, slope: float) -> Tensor:
     """`act(scale u + shift + shortcut)`, with `scale` (C,) and `shift` (N, C)."""
-    q = torch.addcmul(_over(shift, u), u, _over(scale, u))
+    q = torch.addcmul(over(shift, u), u, over(scale, u))
     if shortcut is not None:
         q = q.add_(shortcut)
     z = torch.relu_(q) if slope == 0 else torch.where(q > 0, q, q * slope) if slope != 1 else q
@@ -167,7 +167,7 @@ def _backward_moments(dz: Tensor, z: Tensor, u: Tensor, mean: Tensor, slope: flo
     positions = tuple(range(2, u.dim()))
     if not positions:
         return dq, torch.zeros_like(mean)
-    return dq.mean(positions), (dq * (u.to(mean.dtype) - _over(mean, u))).mean(positions)
+    return dq.mean(positions), (dq * (u.to(mean.dtype) - over(mean, u))).mean(positions)
 
 
 def _backward_apply(
@@ -183,8 +183,8 @@ def _backward_apply(
 ) -> tuple[Tensor, Tensor | None]:
     """`scale dq - slant u + constant`, and `dq + centring` for the shortcut."""
     dq = _through_activation(dz, z, slope)
-    du = torch.addcmul(_over(constant, u), dq, _over(scale, u)).sub_(_over(slant, u) * u).to(u.dtype)
-    return du, (dq + _over(centring, u)).to(u.dtype) if with_shortcut else None
+    du = torch.addcmul(over(constant, u), dq, over(scale, u)).sub_(over(slant, u) * u).to(u.dtype)
+    return du, (dq + over(centring, u)).to(u.dtype) if with_shortcut else None
 
 
 def _through_activation(dz: Tensor, z: Tensor, slope: float) -> Tensor:
@@ -234,8 +234,8 @@ class _NormAct(torch.autograd.Function):
         # does not reach the shortcut, which is centred.
         lift = torch.zeros_like(dq_mean)
         if doffset is not None:
-            lift = _spread(doffset.to(exact), features) / (features // groups * per_image)
-        centring = -_spread(_group_mean(dq_mean, groups), features)
+            lift = spread(doffset.to(exact), features) / (features // groups * per_image)
+        centring = -spread(group_mean(dq_mean, groups), features)
         level = centring + lift
         d_mean = dq_mean + level
         d_bias = d_mean.sum(0) * per_image
@@ -248,8 +248,8 @@ class _NormAct(torch.autograd.Function):
             k1 = k2 = torch.zeros_like(scale)
         slant = scale * k2 * inverse
         dc_mean = scale * (d_mean - k1) - slant * deviation
-        constant = scale * (level - k1) - slant * (deviation - mean) - _spread(_group_mean(dc_mean, groups), features)
-        du_mean = dc_mean - _spread(_group_mean(dc_mean, groups), features)
+        constant = scale * (level - k1) - slant * (deviation - mean) - spread(group_mean(dc_mean, groups), features)
+        du_mean = dc_mean - spread(group_mean(dc_mean, groups), features)
         if doffset is not None:
             constant = constant + lift
             du_mean = du_mean + lift
@@ -265,7 +265,7 @@ def _alone(values: Tensor) -> Tensor:
     return values
 
 
-def _over(values: Tensor, u: Tensor) -> Tensor:
+def over(values: Tensor, u: Tensor) -> Tensor:
     """(C,) or (N, C), shaped to broadcast over the positions of `u`."""
     shape = values.shape if values.dim() == 2 else (1, *values.shape)
     return values.reshape(*shape, *[1] * (u.dim() - 2))

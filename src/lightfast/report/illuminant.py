@@ -68,15 +68,18 @@ _NETWORK_LINES = {
 _EXAMPLE_SATURATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 
-def write_illuminant_report(out: Path, scenes: LitScenes, photographs: bool = True) -> str:
+def write_illuminant_report(
+    out: Path, scenes: LitScenes, classical: Mapping[str, Tensor], photographs: bool = True
+) -> str:
     """Write everything from the finished runs in a folder, and return the table.
 
     Args:
         out: the folder of the study.
         scenes: the ones it was made with.
+        classical: what :func:`~lightfast.tasks.illuminant_study.classical_estimates` gave for them.
         photographs: whether to show images of the data set in a figure of corrected images and in the page.
     """
-    results = results_of(out, scenes)
+    results = results_of(out, scenes, classical)
     write_json(out / "results.json", results)
     table = illuminant_tables(results)
     write_whole(out / "table.md", table.encode())
@@ -189,11 +192,10 @@ def corrected_figure(rows: Sequence[tuple[str, Sequence[np.ndarray]]], theme: Th
 
     columns = len(rows[0][1])
     height, width = rows[0][1][0].shape[:2]
-    figure = Figure(
-        figsize=(2.1 * columns + 1.0, (2.1 * height / width + 0.12) * len(rows) + 0.4), facecolor=theme.paper
-    )
+    size = 2.1 * columns + 1.0, (2.1 * height / width + 0.12) * len(rows) + 0.5
+    figure = Figure(figsize=size, facecolor=theme.paper)
     grid = figure.add_gridspec(
-        len(rows), columns, wspace=0.05, hspace=0.07, left=0.09, right=0.99, top=0.94, bottom=0.02
+        len(rows), columns, wspace=0.05, hspace=0.07, left=0.09, right=0.99, top=1 - 0.4 / size[1], bottom=0.1 / size[1]
     )
     for row, (name, images) in enumerate(rows):
         for column, image in enumerate(images):

@@ -43,6 +43,7 @@ NETWORKS: dict[str, NetworkKind] = {
         NetworkKind("wrapped", "Color Cerberus, wrapped", "cerberus", None, "log"),
         NetworkKind("equivariant", "Color Cerberus, equivariant", "cerberus", 3, "log"),
         NetworkKind("local", "Local estimates by confidence, equivariant", "cerberus-local", 3, "log"),
+        NetworkKind("local-wrapped", "Local estimates by confidence, wrapped", "cerberus-local", None, "log"),
     )
 }
 """By name, in the order of tables."""
@@ -63,7 +64,7 @@ class IlluminantPlan:
         recovery: share of the loss that is of the recovery angle.
         views: how many mirrored and transposed views of an image are averaged.
         dropout: in the last layers.
-        options: more arguments of equivariant networks with local estimates.
+        options: more arguments of networks with local estimates.
         small: the share of the steps that networks trained on a single camera have.
     """
 
@@ -79,7 +80,9 @@ class IlluminantPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     small: float = 0.4
 
-    def estimator(self, kind: NetworkKind, seed: int, members: int = 1, **details: Any) -> Estimator:
+    def estimator(
+        self, kind: NetworkKind, seed: int, members: int = 1, details: Mapping[str, Any] | None = None
+    ) -> Estimator:
         """A fresh estimator of that kind."""
         torch.manual_seed(seed)
         return Estimator(

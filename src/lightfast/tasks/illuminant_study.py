@@ -22,6 +22,7 @@ from lightfast.constancy import CLASSICAL
 from lightfast.data.nus import LitScenes
 from lightfast.engine import Job, train_many
 from lightfast.estimator import Estimator
+from lightfast.metrics import reproduction_error
 from lightfast.pipelines import write_whole
 from lightfast.provenance import provenance
 from lightfast.tasks.illuminant import IlluminantTask
@@ -31,7 +32,7 @@ from lightfast.tasks.illuminant_protocols import PROTOCOLS, Split, splits_of
 from lightfast.tasks.plans import scaled
 from lightfast.tasks.workshop import write_json
 
-__all__ = ["IlluminantStudy", "choose_networks", "mean_light", "results_of", "train_estimator"]
+__all__ = ["IlluminantStudy", "choose_networks", "classical_estimates", "mean_light", "results_of", "train_estimator"]
 
 
 class Run(NamedTuple):
@@ -106,7 +107,7 @@ class IlluminantStudy:
         start = time.monotonic()
         train_many(jobs, progress=self.progress)
         seconds = time.monotonic() - start
-        lights = added_lights(scenes)
+        lights, made = added_lights(scenes), provenance()
         for run, estimator in zip(runs, estimators, strict=True):
             test = splits[run.split].test
             estimates = estimates_under_light(estimator.to(self.device).eval(), scenes, test, lights)
@@ -115,12 +116,12 @@ class IlluminantStudy:
                 "train_seconds": round(seconds, 1),
                 "trained_together": len(runs),
                 "steps": recipe.steps,
-                "provenance": provenance(),
+                "provenance": made,
             }
             _save_estimates(self._path(run), estimates, test, about)
             if run.network in ("original", "equivariant") and run.seed == 0 and run.split == next(iter(splits)):
                 estimator.cpu().save(self.out / "models", run.network)
-            median = measure(scenes, estimates, lights, test)["reproduction"][0]["all"]["median"]
+            median = float(reproduction_error(estimates[0], scenes.illuminants.cpu()[test]).median())
             self.say(f"{run}: median reproduction error {median:.2f}° ({seconds:.0f} s for {len(runs)} together)")
 
     def _path(self, run: Run) -> Path:
@@ -178,13 +179,12 @@ def train_estimator(
     device: torch.device,
     parallel: int = 12,
     progress: bool = True,
-    chosen: Tensor | None = None,
-    **details: Any,
+    details: Mapping[str, Any] | None = None,
 ) -> Estimator:
-    """An estimator with several members, each trained from its own seed on all scenes, or on those at `chosen`."""
+    """An estimator with several members, each trained from its own seed on all scenes; `details` go to its config."""
     scenes = scenes.to(device)
-    train = torch.arange(len(scenes)) if chosen is None else chosen
-    estimator = plan.estimator(NETWORKS[network], 0, members, **details)
+    train = torch.arange(len(scenes))
+    estimator = plan.estimator(NETWORKS[network], 0, members, details)
     jobs = [
         _job(estimator, scenes, train, plan, network, plan.recipe, seed, f"{network} {seed}", member=seed)
         for seed in range(members)
@@ -213,19 +213,35 @@ def mean_light(estimates: Sequence[Tensor]) -> Tensor:
     return torch.nn.functional.normalize(logs.exp(), dim=-1).float()
 
 
-def results_of(out: Path, scenes: LitScenes) -> dict[str, Any]:
+def classical_estimates(scenes: LitScenes, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """What each classical estimator says of all scenes under each of the lights, (S, N, 3); the same in all protocols.
+
+    Args:
+        scenes: to estimate on.
+        device: where to compute.
+    """
+    lights, everything, scenes = added_lights(scenes), torch.arange(len(scenes)), scenes.to(device)
+    return {name: estimates_under_light(each, scenes, everything, lights) for name, each in CLASSICAL.items()}
+
+
+def results_of(out: Path, scenes: LitScenes, classical: Mapping[str, Tensor]) -> dict[str, Any]:
     """Everything that was measured in a study's folder, for networks whose runs cover all splits.
 
-    Of several seeds, the mean and the standard deviation of their errors are in `seeds`, and the errors of their
-    joint answer in `ensemble`.
+    Of several seeds there are the mean errors, their standard deviation as `spread`, and as a method of its own, called
+    an ensemble, the errors of the mean of their answers.
+
+    Args:
+        out: the folder.
+        scenes: the ones the study was made with.
+        classical: what :func:`classical_estimates` gave for them.
     """
     settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
     splits = splits_of(scenes, settings["protocol"])
     lights = added_lights(scenes)
     methods: dict[str, Any] = {}
-    for name, estimator in CLASSICAL.items():
-        estimates = estimates_under_light(estimator, scenes, torch.arange(len(scenes)), lights)
-        methods[name] = {"title": estimator.title, "parameters": 0, "seeds": 0, **measure(scenes, estimates, lights)}
+    for name, estimates in classical.items():
+        found = measure(scenes, estimates, lights)
+        methods[name] = {"title": CLASSICAL[name].title, "parameters": 0, "seeds": 0, **found}
     about: dict[str, Any] = {}
     for name, kind in NETWORKS.items():
         whole, details = _whole_estimates(out, name, splits, len(scenes))

@@ -1,0 +1,235 @@
+"""Color Cerberus: from an image to the colour of its light, written once for plain and for lifted maps.
+
+The equivariant networks answer in log RGB. They hold every map as `z + G o` (see :mod:`lightfast.nn._lifted`), where
+`o` starts as the log RGB of the image's mean colour: `o = -log mean exp(-x)` over the pixels. So their answer is the
+grey world's, plus what the network adds to it, which no light can change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lightfast import nn as lfnn
+from lightfast.functional import add_offset, group_pool
+from lightfast.nn._lifted import Lifted
+
+__all__ = ["Cerberus", "LocalCerberus"]
+
+_CHANNELS = (16, 32, 64, 128)
+
+
+class Cerberus(nn.Module):
+    """The network of the paper: pixels joined with the image's average, four times convolution and pooling, two layers.
+
+    Args:
+        offset_groups: 3 for the equivariant network, on log RGB; None for the conventional one.
+        estimates: k, how many illuminants are given.
+        rectify: end with a ReLU, as light has no negative colour: for a conventional network on linear RGB. On log RGB,
+            with one output a group, the equivariant ReLU does nothing.
+        size: height and width of the images, a multiple of 16.
+        channels: of the four convolutions; an equivariant network has the nearest multiples of the groups.
+        hidden: width of the last but one layer, likewise.
+        dropout: share of what enters the last two layers that is dropped in training.
+
+    Shapes: (N, 3, size, size) to (N, 3), or (N, k, 3) for several estimates.
+
+    >>> sum(p.numel() for p in Cerberus(None).parameters()), sum(p.numel() for p in Cerberus(3).parameters())
+    (203939, 196668)
+    """
+
+    def __init__(
+        self,
+        offset_groups: int | None = 3,
+        estimates: int = 1,
+        rectify: bool = True,
+        size: int = 64,
+        channels: Sequence[int] = _CHANNELS,
+        hidden: int = 400,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if size < 16 or size % 16:
+            raise ValueError(f"the network halves images four times: their size must be a multiple of 16, not {size}")
+        if offset_groups not in (None, 3):
+            raise ValueError(f"colours have 3 groups, or None for a conventional network, not {offset_groups}")
+        self.offset_groups, self.estimates, self.size = offset_groups, estimates, size
+        self.rectify = rectify and offset_groups is None
+        widths = [6, *(_width(offset_groups, features) for features in channels)]
+        self.stages = nn.ModuleList(_conv(offset_groups, inputs, outputs, 3) for inputs, outputs in pairwise(widths))
+        self.squeeze = _conv(offset_groups, widths[-1], _width(offset_groups, 16), 1)
+        flat, hidden = self.squeeze.out_channels * (size // 16) ** 2, _width(offset_groups, hidden)
+        self.first, self.second = _linear(offset_groups, flat, hidden), _linear(offset_groups, hidden, 3 * estimates)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        _start_small(self.second)
+        if self.rectify:
+            # A light of norm 1 is about 0.6 in each channel; from 0, half of the outputs would start dead.
+            nn.init.constant_(self.second.bias, 0.5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-2:] != (self.size, self.size):
+            raise ValueError(f"expected images of {self.size} x {self.size} pixels, but got {tuple(images.shape)}")
+        x = _join(images, self.offset_groups)
+        for stage in self.stages:
+            x = _halve(_rectified(_convolve(stage, x), self.offset_groups))
+        x = _rectified(_convolve(self.squeeze, x), self.offset_groups)
+        x = Lifted(self.dropout(x.map.flatten(1)), x.offset)
+        x = _rectified(_apply(self.first, x), self.offset_groups)
+        x = _apply(self.second, Lifted(self.dropout(x.map), x.offset))
+        # An equivariant layer's outputs are runs of a colour; estimates are triples of colours.
+        given = x.map.unflatten(1, (-1, 3) if self.offset_groups is None else (3, -1))
+        given = given if self.offset_groups is None else given.transpose(1, 2)
+        given = F.relu(given) if self.rectify else given
+        given = given if x.offset is None else given + x.offset[:, None]
+        return given[:, 0] if self.estimates == 1 else given
+
+
+class LocalCerberus(nn.Module):
+    """Estimates at many places, averaged by confidence (as FC4 of Hu et al. 2017 does), and kept equivariant.
+
+    The convolutions of :class:`Cerberus`; then at each place `p` a light `e_p` and a confidence `c_p`. The answer is
+    `Σ w_p e_p` with `w = softmax(c)`. Confidences come from what no offset changes and the weights sum to 1, so the
+    answer follows offsets as each estimate does.
+
+    Args:
+        offset_groups: 3 for the equivariant network, on log RGB; None for the conventional one.
+        channels: of the convolutions; each but the first follows a halving. An equivariant network has the nearest
+            multiples of the groups.
+        hidden: width of the layer before estimates and confidences, likewise.
+        dropout: share of what enters that layer and what leaves it that is dropped in training.
+        norm: whether batch norm follows each convolution.
+
+    Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 2 to the number of convolutions.
+
+    >>> LocalCerberus(3)(torch.rand(2, 3, 64, 96)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        offset_groups: int | None = 3,
+        channels: Sequence[int] = _CHANNELS,
+        hidden: int = 128,
+        dropout: float = 0.0,
+        norm: bool = False,
+    ) -> None:
+        super().__init__()
+        if offset_groups not in (None, 3):
+            raise ValueError(f"colours have 3 groups, or None for a conventional network, not {offset_groups}")
+        self.offset_groups = offset_groups
+        widths = [6, *(_width(offset_groups, features) for features in (*channels, hidden))]
+        unit = _NormalisedUnit if norm else _Unit
+        *stages, self.mix = (unit(offset_groups, inputs, outputs) for inputs, outputs in pairwise(widths))
+        self.stages = nn.ModuleList(stages)
+        hidden = widths[-1]
+        self.light = _conv(offset_groups, hidden, 3, 1)
+        self.confidence = nn.Conv2d(hidden, 1, 1)
+        self.dropout = nn.Dropout2d(dropout) if dropout else nn.Identity()
+        _start_small(self.light)
+        _start_small(self.confidence)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = _join(images, self.offset_groups)
+        mean_colour = x.offset
+        for stage in self.stages:
+            x = _halve(stage(x))
+        x = self.mix(Lifted(self.dropout(x.map), x.offset))
+        x = Lifted(self.dropout(x.map), x.offset)
+        # The map of a lifted value does not answer to offsets, so any function of it is fit for a confidence, or to be
+        # added to the mean colour: what the layers took out of the map on the way need not come back.
+        weights = self.confidence(x.map).flatten(2).softmax(2)
+        light = (_convolve(self.light, x).map.flatten(2) * weights).sum(2)
+        return light if mean_colour is None else light + mean_colour
+
+
+def _width(offset_groups: int | None, features: int) -> int:
+    return features if offset_groups is None else max(1, round(features / offset_groups)) * offset_groups
+
+
+class _Unit(nn.Module):
+    """A 3x3 convolution and ReLU, on plain maps or lifted ones."""
+
+    def __init__(self, groups: int | None, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.groups, self.conv = groups, _conv(groups, inputs, outputs, 3)
+
+    def forward(self, x: Lifted) -> Lifted:
+        return _rectified(_convolve(self.conv, x), self.groups)
+
+
+class _NormalisedUnit(nn.Module):
+    """A 3x3 convolution, batch norm and ReLU, on plain maps or lifted ones."""
+
+    def __init__(self, groups: int | None, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.groups = groups
+        if groups is None:
+            self.body: nn.Module = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
+            )
+        else:
+            self.body = lfnn.ConvNormAct2d(inputs, outputs, 3, padding=1, offset_groups=groups)
+
+    def forward(self, x: Lifted) -> Lifted:
+        return self.body(x) if self.groups is not None else Lifted(self.body(x.map), None)
+
+
+def _conv(groups: int | None, inputs: int, outputs: int, kernel: int) -> Any:
+    if groups is None:
+        conv: nn.Conv2d = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
+    else:
+        conv = lfnn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, padding_mode="mean", offset_groups=groups)
+    nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+    return conv
+
+
+def _linear(groups: int | None, inputs: int, outputs: int) -> Any:
+    return nn.Linear(inputs, outputs) if groups is None else lfnn.Linear(inputs, outputs, offset_groups=groups)
+
+
+def _start_small(layer: Any) -> None:
+    """Let training begin from the mean colour, or from equal confidence."""
+    nn.init.normal_(layer.weight, std=0.01)
+    nn.init.zeros_(layer.bias)
+
+
+def _join(images: Tensor, groups: int | None) -> Lifted:
+    """Each pixel joined with the average over the image: six channels, red and its average, green and its, blue."""
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
+    offset = None
+    if groups is not None:
+        pixels = images.flatten(2).to(torch.promote_types(images.dtype, torch.float32))
+        offset = math.log(pixels.shape[2]) - (-pixels).logsumexp(2)
+        images = add_offset(images, -offset, groups)
+    average = images.mean((2, 3), keepdim=True).expand_as(images)
+    return Lifted(torch.stack([images, average], 2).flatten(1, 2), offset)
+
+
+def _convolve(layer: Any, x: Lifted) -> Lifted:
+    """A same-padded convolution. Outside a lifted map lies the offset: zero padding of what is left of it."""
+    weight = layer.weight if x.offset is None else layer.projected_weight()
+    return Lifted(F.conv2d(x.map, weight, layer.bias, padding=layer.padding), x.offset)
+
+
+def _apply(layer: Any, x: Lifted) -> Lifted:
+    weight = layer.weight if x.offset is None else layer.projected_weight()
+    return Lifted(F.linear(x.map, weight, layer.bias), x.offset)
+
+
+def _rectified(x: Lifted, groups: int | None) -> Lifted:
+    """ReLU; of a lifted map `max(x, G φ(x))`, which is `relu(z - G φ(z))` above the offset `o + φ(z)`."""
+    if groups is None or x.offset is None:
+        return Lifted(F.relu(x.map), None)
+    mean = group_pool(x.map, groups)
+    return Lifted(F.relu(add_offset(x.map, -mean, groups)), x.offset + mean.flatten(1))
+
+
+def _halve(x: Lifted) -> Lifted:
+    return Lifted(F.max_pool2d(x.map, 2), x.offset)
