@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(2)
+# Workers of pytest-xdist share the cores between them.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 # Deadlines measure the machine, not the code.
 settings.register_profile("lightfast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lightfast")
