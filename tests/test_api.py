@@ -10,17 +10,27 @@ import pytest
 import lightfast as lf
 
 TOP = [
+    "Certificate",
+    "Classifier",
+    "Conversion",
+    "Estimator",
     "Groups",
     "assert_equivariant",
     "attach_projection",
+    "certify",
     "color",
+    "constancy",
+    "convert",
     "equivariance_error",
     "functional",
+    "fuse",
     "light",
     "metrics",
     "models",
     "nn",
+    "pretrained",
     "project_",
+    "wrap",
 ]
 LAYERS = [
     "AdaptiveAvgPool1d",

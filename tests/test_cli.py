@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import torch
 from PIL import Image
 
 import lightfast
@@ -189,7 +190,8 @@ def test_a_killed_training_resumes_to_the_same_result(data, tmp_path, run):
         ]  # fmt: skip
 
     arguments = [sys.executable, "-m", "lightfast.cli", *map(str, command("killed"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    # As many threads as here, where it goes on: sums over another number of threads round differently.
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (tmp_path / "killed" / "checkpoint.safetensors").exists():

@@ -97,7 +97,7 @@ def _plain_convolution(layer: Any) -> nn.Module:
     arguments = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "groups")}
     if transposed:
         arguments["output_padding"] = layer.output_padding
-    elif layer.padding_mode != "mean":
+    elif layer._pads() and layer.padding_mode != "mean":
         arguments["padding_mode"] = layer.padding_mode
     beyond = reach(layer, layer.output_padding) if transposed else []
     repeats = transposed and layer.padding_mode == "replicate" and any(beyond)

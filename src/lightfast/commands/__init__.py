@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Annotated
 
 import typer
 
 from lightfast.commands import classify, evaluate, reproduce, train
 from lightfast.commands.balance import balance
+from lightfast.commands.certify import certify
 from lightfast.commands.reproduce_illuminant import illuminant, train_illuminant
 
 __all__ = ["app"]
@@ -47,5 +46,4 @@ app.add_typer(train.app, name="train")
 app.command("evaluate")(evaluate.evaluate)
 app.command("classify")(classify.classify)
 app.command("balance")(balance)
-if importlib.util.find_spec("lightfast.commands.certify") is not None:
-    app.command("certify")(importlib.import_module("lightfast.commands.certify").certify)
+app.command("certify")(certify)

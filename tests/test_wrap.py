@@ -1,0 +1,79 @@
+"""One adapter around a whole network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightfast.certify import certify
+from lightfast.equivariance import equivariance_error
+from lightfast.groups import Groups
+from lightfast.wrap import wrap
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3, padding=1))
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(dense(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "min"])
+@pytest.mark.parametrize("training", [False, True])
+def test_invariant_output(pool: str, training: bool) -> None:
+    net = wrap(classifier(), pool=pool).train(training)
+    assert equivariance_error(net, torch.randn(3, 3, 8, 8), offsets=100.0, expect="invariant") < 1e-10
+    assert certify(net, torch.zeros(2, 3, 8, 8)).invariant
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_equivariant_output(training: bool) -> None:
+    net = wrap(dense(), output="equivariant").train(training)
+    assert equivariance_error(net, torch.randn(3, 3, 8, 8), offsets=100.0) < 1e-10
+    assert certify(net, torch.zeros(2, 3, 8, 8)).equivariant
+
+
+def test_equivariant_output_without_positions() -> None:
+    net = wrap(nn.Sequential(dense(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)), output="equivariant")
+    assert equivariance_error(net.eval(), torch.randn(3, 3, 8, 8)) < 1e-12
+
+
+def test_other_assignments() -> None:
+    groups, out = Groups([0, 1, 0]), Groups([1, 0, 0, 1, 1, 1])
+    net = wrap(dense(), groups, "equivariant", out_groups=out).eval()
+    assert equivariance_error(net, torch.randn(2, 3, 8, 8), groups, out_groups=out) < 1e-12
+    assert certify(net, torch.zeros(2, 3, 8, 8), groups, out_groups=out).equivariant
+
+
+def test_further_inputs_pass_through() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor, scale: float = 1.0) -> Tensor:
+            return x.relu() * mask * scale
+
+    net = wrap(Masked())
+    x, mask = torch.randn(2, 3, 4, 4), torch.ones(2, 1, 4, 4)
+    assert torch.equal(net(x, mask, scale=2.0), 2 * net(x, mask))
+
+
+def test_wrapped_network_is_the_same_and_trains() -> None:
+    net = classifier()
+    wrapped = wrap(net)
+    assert wrapped.model is net
+    wrapped(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_wrong_use_is_explained() -> None:
+    with pytest.raises(ValueError, match="invariant or equivariant"):
+        wrap(dense(), output="other")
+    with pytest.raises(ValueError, match="no coefficients"):
+        wrap(dense(), pool="linear")
+
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(TypeError, match="must be one tensor"):
+        wrap(Pair(), output="equivariant")(torch.randn(1, 3, 4, 4))
