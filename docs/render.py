@@ -1,7 +1,8 @@
 """Fill the tables of README and docs in from the files under results/, so that no number is ever typed.
 
 A block starts with `<!-- table N of PATH -->` and ends with `<!-- end of table -->`; what is between them becomes the
-N-th table of the Markdown file at PATH, counted from 1. Run `make docs` after results changed; a test sees that it was done.
+N-th table of the Markdown file at PATH, counted from 1. Run `make docs` after results changed; a test sees that it was
+done.
 """
 
 import re
