@@ -104,7 +104,8 @@ ONE: dict[str, Operation] = {
     "sort_pixels": lambda x: x.sort(3).values,
     "sort_features": lambda x: x.sort(1).values,
     "topk": lambda x: x.topk(4, dim=2).values,
-    "median": lambda x: x.median(3, keepdim=True).values.expand(SHAPE),
+    # Along an axis that was expanded, the median of torch 2.13 reads memory that holds nothing.
+    "median": lambda x: x.contiguous().median(3, keepdim=True).values.expand(SHAPE),
     "avg_pool": lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
     "avg_pool_zeros": lambda x: F.avg_pool2d(x, 3, 1, 1),
     "avg_pool_ceil": lambda x: F.interpolate(F.avg_pool2d(x, 3, 2, ceil_mode=True), size=(4, 4)),
@@ -263,7 +264,7 @@ def test_responses_of_random_programs_are_what_is_measured(lines: list[tuple[str
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(LINES)
 def test_responses_of_many_random_programs_are_what_is_measured(lines: list[tuple[str, int, int]]) -> None:
     _check(lines)

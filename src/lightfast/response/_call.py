@@ -132,8 +132,10 @@ def joint(call: Call, data: Iterable[str], sums: bool = False, **overrides: Any)
                 return value.tensor.abs() if magnitude and value.tensor.is_floating_point() else value.tensor
             if isinstance(value, Response) and value.map is not None:
                 moved = full(value)[index]
+                # Where elements share memory, as along an axis that was expanded, some operations of torch go wrong.
+                moved = moved if call.op.is_view else moved.contiguous()
                 return moved.abs() if magnitude else moved
-            return _zeros(value)
+            return _zeros(value) if call.op.is_view else _zeros(value).contiguous()
 
         result = call.run(replace, **overrides)
         return list(result) if isinstance(result, tuple | list) else [result]
@@ -163,9 +165,9 @@ def keep_largest(call: Call, data: Iterable[str], why: str, instead: str) -> Any
             if isinstance(value, Constant) and name not in data:
                 return value.tensor
             if isinstance(value, Response) and value.map is not None and name in data:
-                return sign * full(value)[index]
+                return sign * full(value)[index].contiguous()
             if name in data:
-                return _zeros(value)
+                return _zeros(value).contiguous()
             raise NoResponse(why, instead)
 
         result = call.run(replace)
