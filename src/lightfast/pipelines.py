@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -105,7 +106,7 @@ class Preparation(nn.Module):
         return self.encode(self.correct(images))
 
 
-class Pipeline(nn.Module):
+class Pipeline(nn.Module, ABC):
     """A module that can be saved with all that is needed to make it again.
 
     Attributes:
@@ -120,9 +121,9 @@ class Pipeline(nn.Module):
         Pipeline.kinds[cls.__name__] = cls
 
     @classmethod
+    @abstractmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The pipeline that a configuration describes, with fresh weights."""
-        raise NotImplementedError
 
     def save(self, folder: str | os.PathLike[str], name: str = "model") -> Path:
         """Write `folder/model.safetensors` and `folder/model.json`; the folder is made if need be, and returned."""
