@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightfast.response._call import CENTRE, Call, joint, moves
@@ -14,11 +15,19 @@ from lightfast.response._value import Constant, NoResponse, Response, align, ful
 
 @rule("alias", "clone", "contiguous", "detach", "lift_fresh_copy")
 @rule("chunk", "narrow", "select", "slice", "split", "split_with_sizes", "unbind", "index", "diagonal", "tril", "triu")
-@rule("movedim", "permute", "t", "transpose", "squeeze", "unsqueeze", "flip", "roll")
+@rule("squeeze", "roll")
 @rule("expand", "repeat", "repeat_interleave", "tile")
 @rule("channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "im2col", "col2im", "unfold")
 def _move(call: Call) -> Any:
     return joint(call, ["self"])
+
+
+@rule("movedim", "permute", "t", "transpose", "unsqueeze", "flip")
+def _rearrange(call: Call) -> Response:
+    """Operations that only exchange axes or turn them around: axes of size 1 can stay so."""
+    value = call.response("self")
+    assert value.map is not None
+    return Response(call.shapes, torch.stack([call.run(lambda _, __, row=row: row) for row in value.map]))
 
 
 @rule("cat", "stack")
@@ -80,12 +89,12 @@ def _fill(call: Call) -> Response:
 @rule("index_select", "gather")
 def _pick(call: Call) -> Response:
     """Any index will do along an axis on which the response does not vary."""
-    if isinstance(call["index"], Constant):
-        return joint(call, ["self"])
     value = call.response("self")
-    axis = call["dim"] % max(len(value.shape), 1)
     assert value.map is not None
-    if moves(call["index"]) or value.map.shape[axis + 1] != 1:
+    axis = call["dim"] % max(len(value.shape), 1)
+    if not value.shape or value.map.shape[axis + 1] != 1:
+        if isinstance(call["index"], Constant):
+            return joint(call, ["self"])
         raise NoResponse(
             f"{call.name} at places that depend on the input, of a value whose response differs there", CENTRE
         )
