@@ -24,7 +24,7 @@ class Pool(nn.Module):
         self.groups, self.images, self.dim = groups, images, dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return group_pool(x.movedim(self.images, 0), self.groups, dim=_moved(self.dim, self.images))
+        return group_pool(_to_front(x, self.images), self.groups, dim=_moved(self.dim, self.images))
 
     def extra_repr(self) -> str:
         return f"{self.groups}, images={self.images}, dim={self.dim}"
@@ -45,8 +45,8 @@ class Shift(nn.Module):
         if offset.dim() != x.dim():
             # Positions are of size 1 in the group means, so what is left is (N, g).
             offset = offset.flatten(1)
-        moved = add_offset(x.movedim(self.images, 0), self.sign * offset, self.groups, _moved(self.dim, self.images))
-        return moved.movedim(0, self.images)
+        moved = _to_front(x, self.images)
+        return _to_place(add_offset(moved, self.sign * offset, self.groups, _moved(self.dim, self.images)), self.images)
 
     def extra_repr(self) -> str:
         return f"{'+' if self.sign > 0 else '-'}, {self.groups}, images={self.images}, dim={self.dim}"
@@ -62,8 +62,8 @@ class Center(nn.Module):
         self.groups, self.scope, self.images, self.dim = groups, scope, images, dim
 
     def forward(self, x: Tensor) -> Tensor:
-        moved = x.movedim(self.images, 0)
-        return center(moved, self.groups, "mean", self.scope, _moved(self.dim, self.images)).movedim(0, self.images)
+        moved = _to_front(x, self.images)
+        return _to_place(center(moved, self.groups, "mean", self.scope, _moved(self.dim, self.images)), self.images)
 
     def extra_repr(self) -> str:
         return f"{self.groups}, scope={self.scope!r}, images={self.images}, dim={self.dim}"
@@ -121,6 +121,14 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dropout={self.dropout}"
+
+
+def _to_front(x: Tensor, images: int) -> Tensor:
+    return x.movedim(images, 0) if images else x
+
+
+def _to_place(x: Tensor, images: int) -> Tensor:
+    return x.movedim(0, images) if images else x
 
 
 def _moved(dim: int, images: int) -> int:
