@@ -93,6 +93,8 @@ def _plain_linear(layer: Linear) -> nn.Linear:
 
 def _plain_convolution(layer: Any) -> nn.Module:
     """Torch's convolution; what it cannot do at the border by itself, a module around it does."""
+    if type(layer) is nn.Conv2d:
+        return deepcopy(layer)
     transposed = type(layer) in (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
     arguments = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "groups")}
     if transposed:

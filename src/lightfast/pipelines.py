@@ -154,6 +154,7 @@ class Classifier(Pipeline):
         offset_groups: 3 for an equivariant network, None for a conventional one. A conventional network on log RGB is
             wrapped: it sees each channel less its mean, so no light changes its scores either.
         scope: of the equivariant network's group pooling.
+        constrained: whether the equivariant network's weights meet the paper's constraint.
         balance: automatic colour balance before everything else, a name from :data:`BALANCES`.
         fill: on log RGB, give a channel that the light left dark the pattern of the others.
         details: more to keep in `config`, such as how the network was trained.
@@ -183,6 +184,7 @@ class Classifier(Pipeline):
         colour: ColourSpace = "srgb",
         offset_groups: int | None = None,
         scope: Scope = "image",
+        constrained: bool = True,
         balance: Balance | None = None,
         fill: bool = False,
         details: Mapping[str, Any] | None = None,
@@ -199,6 +201,7 @@ class Classifier(Pipeline):
             "model": model,
             "offset_groups": offset_groups,
             "scope": scope,
+            "constrained": constrained,
             "colour": colour,
             "balance": balance,
             "fill": fill,
@@ -207,7 +210,9 @@ class Classifier(Pipeline):
         }
         norm = ChannelNorm([0.0] * 3, [1.0] * 3) if norm is None else norm
         self.prepare = Preparation(norm, colour, None if balance is None else BALANCES[balance](), fill)
-        self.network = models.create(model, offset_groups=offset_groups, classes=len(self.classes), scope=scope)
+        self.network = models.create(
+            model, offset_groups=offset_groups, classes=len(self.classes), scope=scope, constrained=constrained
+        )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -215,13 +220,14 @@ class Classifier(Pipeline):
         missing = [key for key in needed if key not in config]
         if missing:
             raise ValueError(f"it does not say {', '.join(missing)}")
-        details = {key: value for key, value in config.items() if key not in needed}
+        details = {key: value for key, value in config.items() if key not in (*needed, "constrained")}
         return cls(
             config["model"],
             config["classes"],
             colour=config["colour"],
             offset_groups=config["offset_groups"],
             scope=config["scope"],
+            constrained=config.get("constrained", True),
             balance=config["balance"],
             fill=config["fill"],
             details=details,

@@ -47,6 +47,15 @@ def test_scores_do_not_change_with_offsets(name, size, training, scope):
     assert scores.std() > 1e-4
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_nor_do_those_of_networks_with_free_weights(training):
+    network = models.create("resnet20", offset_groups=3, constrained=False).train(training)
+    assert count(network) == 267_294
+    assert_equivariant(network, torch.randn(3, 3, 16, 16), expect="invariant", offsets=100.0, tolerance=1e-9)
+    with pytest.raises(ValueError, match="pooled over the image"):
+        models.create("resnet20", offset_groups=3, scope="pixel", constrained=False)
+
+
 def test_so_do_those_of_bottleneck_networks():
     network = models.create("resnet50", 3, classes=5).eval()
     assert_equivariant(network, torch.randn(1, 3, 32, 32), expect="invariant", offsets=100.0, tolerance=1e-9)

@@ -13,7 +13,7 @@ from torch import nn
 
 from lightfast import assert_equivariant
 from lightfast.functional import add_offset, center, group_pool
-from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, lower
+from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, fit_weight, lower
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import padded_width, suits
 from lightfast.nn._statistics import Statistics
@@ -69,11 +69,11 @@ def test_norm_act_passes_gradcheck(training, slope, with_shortcut):
 class Unit(nn.Module):
     """Two units with a shortcut, from a map to a map."""
 
-    def __init__(self) -> None:
+    def __init__(self, constrained: bool = True) -> None:
         super().__init__()
         self.lift = Lift(3)
-        self.first = ConvNormAct2d(3, 6, 3, padding=1)
-        self.second = ConvNormAct2d(6, 6, 3, padding=1, slope=0.2)
+        self.first = ConvNormAct2d(3, 6, 3, padding=1, constrained=constrained)
+        self.second = ConvNormAct2d(6, 6, 3, padding=1, slope=0.2, constrained=constrained)
 
     def forward(self, x):
         y = self.first(self.lift(x))
@@ -104,6 +104,20 @@ def test_a_lifted_network_is_the_ordinary_one(training):
     unit(x)
     torch.testing.assert_close(unit(x), ordinary(unit, x))
     assert_equivariant(unit, x, offsets=100.0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_free_weights_follow_offsets_as_constrained_ones_do(training):
+    unit = Unit(constrained=False).double().train(training)
+    assert_equivariant(unit, torch.randn(4, 3, 7, 6, dtype=torch.float64), offsets=100.0)
+    assert all(type(layer.conv) is nn.Conv2d for layer in (unit.first, unit.second))
+
+
+def test_a_free_weight_with_idle_channels_computes_the_same():
+    weight, z = torch.randn(5, 3, 3, 3), torch.randn(2, 3, 6, 6)
+    wide = fit_weight(weight, 8, 8, torch.float32, torch.channels_last)
+    assert wide.shape == (8, 8, 3, 3)
+    torch.testing.assert_close(F.conv2d(fit_channels(z, 8), wide)[:, :5], F.conv2d(z, weight))
 
 
 def test_the_offset_costs_no_precision():

@@ -31,6 +31,7 @@ def create(
     offset_groups: int | None = 3,
     classes: int | None = None,
     scope: Scope = "image",
+    constrained: bool = True,
     **options: Any,
 ) -> nn.Module:
     """A network with fresh weights.
@@ -40,6 +41,8 @@ def create(
         offset_groups: the number of groups, 3 for colour; None for the conventional network.
         classes: the number of scores; by default 10 for CIFAR networks and 1000 for ImageNet's.
         scope: whether groups are pooled over the `image` or at each `pixel`.
+        constrained: whether the weights of an equivariant classifier meet the paper's constraint. With pooling over the
+            image a network is as equivariant without, and fits its data better (see docs/recognition.md).
         options: more arguments of :class:`Cerberus` and :class:`LocalCerberus`, which pool over the image.
 
     Returns:
@@ -56,7 +59,7 @@ def create(
         return ESTIMATORS[name](offset_groups, **options)
     if options:
         raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {', '.join(ESTIMATORS)}")
-    words = vocabulary(offset_groups, scope)
+    words = vocabulary(offset_groups, scope, constrained)
     if name in CIFAR_DEPTHS:
         return CifarResNet(words, CIFAR_DEPTHS[name], classes or 10)
     if name in IMAGENET_LAYERS:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lightfast import nn as lfnn
 from lightfast.functional import add_offset, group_pool
+from lightfast.nn._constrained import applied_weight
 from lightfast.nn._lifted import Lifted
 
 __all__ = ["Cerberus", "LocalCerberus"]
@@ -104,6 +105,8 @@ class LocalCerberus(nn.Module):
         hidden: width of the layer before estimates and confidences, likewise.
         dropout: share of what enters that layer and what leaves it that is dropped in training.
         norm: whether batch norm follows each convolution.
+        constrained: whether an equivariant network's weights meet the paper's constraint. It follows offsets without,
+            since its maps are lifted.
 
     Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 2 to the number of convolutions.
 
@@ -118,6 +121,7 @@ class LocalCerberus(nn.Module):
         hidden: int = 128,
         dropout: float = 0.0,
         norm: bool = False,
+        constrained: bool = True,
     ) -> None:
         super().__init__()
         if offset_groups not in (None, 3):
@@ -125,10 +129,10 @@ class LocalCerberus(nn.Module):
         self.offset_groups = offset_groups
         widths = [6, *(_width(offset_groups, features) for features in (*channels, hidden))]
         unit = _NormalisedUnit if norm else _Unit
-        *stages, self.mix = (unit(offset_groups, inputs, outputs) for inputs, outputs in pairwise(widths))
+        *stages, self.mix = (unit(offset_groups, inputs, outputs, constrained) for inputs, outputs in pairwise(widths))
         self.stages = nn.ModuleList(stages)
         hidden = widths[-1]
-        self.light = _conv(offset_groups, hidden, 3, 1)
+        self.light = _conv(offset_groups, hidden, 3, 1, constrained)
         self.confidence = nn.Conv2d(hidden, 1, 1)
         self.dropout = nn.Dropout2d(dropout) if dropout else nn.Identity()
         _start_small(self.light)
@@ -155,9 +159,9 @@ def _width(offset_groups: int | None, features: int) -> int:
 class _Unit(nn.Module):
     """A 3x3 convolution and ReLU, on plain maps or lifted ones."""
 
-    def __init__(self, groups: int | None, inputs: int, outputs: int) -> None:
+    def __init__(self, groups: int | None, inputs: int, outputs: int, constrained: bool) -> None:
         super().__init__()
-        self.groups, self.conv = groups, _conv(groups, inputs, outputs, 3)
+        self.groups, self.conv = groups, _conv(groups, inputs, outputs, 3, constrained)
 
     def forward(self, x: Lifted) -> Lifted:
         return _rectified(_convolve(self.conv, x), self.groups)
@@ -166,7 +170,7 @@ class _Unit(nn.Module):
 class _NormalisedUnit(nn.Module):
     """A 3x3 convolution, batch norm and ReLU, on plain maps or lifted ones."""
 
-    def __init__(self, groups: int | None, inputs: int, outputs: int) -> None:
+    def __init__(self, groups: int | None, inputs: int, outputs: int, constrained: bool) -> None:
         super().__init__()
         self.groups = groups
         if groups is None:
@@ -174,14 +178,14 @@ class _NormalisedUnit(nn.Module):
                 nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
             )
         else:
-            self.body = lfnn.ConvNormAct2d(inputs, outputs, 3, padding=1, offset_groups=groups)
+            self.body = lfnn.ConvNormAct2d(inputs, outputs, 3, padding=1, offset_groups=groups, constrained=constrained)
 
     def forward(self, x: Lifted) -> Lifted:
         return self.body(x) if self.groups is not None else Lifted(self.body(x.map), None)
 
 
-def _conv(groups: int | None, inputs: int, outputs: int, kernel: int) -> Any:
-    if groups is None:
+def _conv(groups: int | None, inputs: int, outputs: int, kernel: int, constrained: bool = True) -> Any:
+    if groups is None or not constrained:
         conv: nn.Conv2d = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
     else:
         conv = lfnn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, padding_mode="mean", offset_groups=groups)
@@ -214,13 +218,11 @@ def _join(images: Tensor, groups: int | None) -> Lifted:
 
 def _convolve(layer: Any, x: Lifted) -> Lifted:
     """A same-padded convolution. Outside a lifted map lies the offset: zero padding of what is left of it."""
-    weight = layer.weight if x.offset is None else layer.projected_weight()
-    return Lifted(F.conv2d(x.map, weight, layer.bias, padding=layer.padding), x.offset)
+    return Lifted(F.conv2d(x.map, applied_weight(layer), layer.bias, padding=layer.padding), x.offset)
 
 
 def _apply(layer: Any, x: Lifted) -> Lifted:
-    weight = layer.weight if x.offset is None else layer.projected_weight()
-    return Lifted(F.linear(x.map, weight, layer.bias), x.offset)
+    return Lifted(F.linear(x.map, applied_weight(layer), layer.bias), x.offset)
 
 
 def _rectified(x: Lifted, groups: int | None) -> Lifted:

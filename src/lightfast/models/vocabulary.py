@@ -70,10 +70,15 @@ class Conventional:
 
 
 class Lifting:
-    """Equivariant, groups pooled over the image: maps are lifted, and padding is with the offset."""
+    """Equivariant, groups pooled over the image: maps are lifted, and padding is with the offset.
 
-    def __init__(self, offset_groups: int) -> None:
-        self.offset_groups = offset_groups
+    Args:
+        offset_groups: the number of groups.
+        constrained: whether weights meet the paper's constraint, without which lifted maps follow offsets as well.
+    """
+
+    def __init__(self, offset_groups: int, constrained: bool = True) -> None:
+        self.offset_groups, self.constrained = offset_groups, constrained
 
     def width(self, features: int) -> int:
         return _nearest_multiple(features, self.offset_groups)
@@ -93,6 +98,7 @@ class Lifting:
             bias,
             slope=0.0 if relu else 1.0,
             offset_groups=self.offset_groups,
+            constrained=self.constrained,
         )
 
     def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -102,7 +108,12 @@ class Lifting:
         return _OnLifted(nn.MaxPool2d(kernel, stride, padding))
 
     def classify(self, features: int, classes: int) -> nn.Module:
-        linear = lfnn.Linear(features, classes * self.offset_groups, offset_groups=self.offset_groups)
+        scores = classes * self.offset_groups
+        linear = (
+            lfnn.Linear(features, scores, offset_groups=self.offset_groups)
+            if self.constrained
+            else nn.Linear(features, scores)
+        )
         return _FromLifted(_Scores(linear, self.offset_groups), features)
 
 
@@ -137,15 +148,19 @@ class Local:
         return _Scores(linear, self.offset_groups)
 
 
-def vocabulary(offset_groups: int | None, scope: Scope = "image") -> Vocabulary:
-    """The vocabulary for so many groups; None is the conventional one.
+def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: bool = True) -> Vocabulary:
+    """The vocabulary for so many groups; None is the conventional one, to which nothing else matters.
 
     >>> vocabulary(3).width(16)
     15
     """
     if offset_groups is None:
         return Conventional()
-    return Lifting(offset_groups) if scope == "image" else Local(offset_groups)
+    if scope == "image":
+        return Lifting(offset_groups, constrained)
+    if not constrained:
+        raise ValueError("weights can be free where groups are pooled over the image, not where at each pixel")
+    return Local(offset_groups)
 
 
 def _nearest_multiple(features: int, groups: int) -> int:

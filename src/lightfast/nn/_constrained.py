@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lightfast.functional import Constraint, check_feasible, project_weight
 from lightfast.groups import Groups, GroupSpec, resolve
 
-__all__ = ["Constrained", "InOutGroups"]
+__all__ = ["Constrained", "InOutGroups", "applied_weight"]
 
 InOutGroups: TypeAlias = GroupSpec | tuple[GroupSpec, GroupSpec]
 """One specification for input and output alike, or (input, output)."""
@@ -53,3 +53,8 @@ class Constrained(nn.Module):
         same = self.in_groups == self.out_groups or (self.in_groups.is_even and self.out_groups.is_even)
         shown = self.in_groups.count if same and self.in_groups.is_even else (self.in_groups, self.out_groups)
         return f"{super().extra_repr()}, offset_groups={shown}"
+
+
+def applied_weight(layer: nn.Linear | nn.modules.conv._ConvNd) -> Tensor:
+    """The weight that a linear layer or convolution applies: a constrained one's is projected, torch's own is not."""
+    return layer.projected_weight() if isinstance(layer, Constrained) else layer.weight

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast.functional import add_offset, group_pool
+from lightfast.nn._constrained import applied_weight
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
@@ -77,6 +78,8 @@ class ConvNormAct2d(nn.Module):
         kernel_size: of the convolution, and so are `stride`, `padding` and `bias`.
         slope: of the activation below the group's mean: 0 for ReLU, 1 for none.
         offset_groups: a number of equal contiguous runs.
+        constrained: whether the weight meets the constraint of :class:`Conv2d`. A lifted map follows offsets without:
+            the convolution sees `z` alone, and with a free weight this is the adapter `W * z + b + G o`.
 
     `share_moments`, where processes train together, averages a tensor over them; batch statistics are then of all.
 
@@ -93,17 +96,14 @@ class ConvNormAct2d(nn.Module):
         bias: bool = True,
         slope: float = 0.0,
         offset_groups: int = 3,
+        constrained: bool = True,
     ) -> None:
         super().__init__()
-        self.conv = Conv2d(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            bias=bias,
-            padding_mode="mean",
-            offset_groups=offset_groups,
+        shape = (in_channels, out_channels, kernel_size, stride, padding)
+        self.conv = (
+            Conv2d(*shape, bias=bias, padding_mode="mean", offset_groups=offset_groups)
+            if constrained
+            else nn.Conv2d(*shape, bias=bias)
         )
         self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
         self.slope, self.offset_groups = slope, offset_groups
@@ -132,7 +132,7 @@ class ConvNormAct2d(nn.Module):
                 self.slope,
             )
         else:
-            u = F.conv2d(x.map, conv.projected_weight(), None, conv.stride, conv.padding)
+            u = F.conv2d(x.map, applied_weight(conv), None, conv.stride, conv.padding)
             if norm.training and norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.add_(1)
             z, offset = norm_act(
@@ -147,9 +147,21 @@ class ConvNormAct2d(nn.Module):
         half = dtype != torch.float32
         last = half or (z.shape[1] > 1 and z.is_contiguous(memory_format=torch.channels_last))
         layout = torch.channels_last if last else torch.contiguous_format
-        weight = project_padded(conv.weight, self.offset_groups, outputs, inputs, dtype, layout)
+        shape = (outputs, inputs, dtype, layout)
+        if isinstance(conv, Conv2d):
+            weight = project_padded(conv.weight, self.offset_groups, *shape)
+        else:
+            weight = fit_weight(conv.weight, *shape)
         z = fit_channels(z.to(dtype), inputs).contiguous(memory_format=layout)
         return F.conv2d(z, weight, None, conv.stride, conv.padding)
+
+
+def fit_weight(
+    weight: Tensor, outputs: int, inputs: int, dtype: torch.dtype, memory_format: torch.memory_format
+) -> Tensor:
+    """The weight (n, m, k, k) with idle outputs and inputs, which are zero: (outputs, inputs, k, k)."""
+    idle = (0, 0, 0, 0, 0, inputs - weight.shape[1], 0, outputs - weight.shape[0])
+    return F.pad(weight.to(dtype), idle).contiguous(memory_format=memory_format)
 
 
 def fit_channels(z: Tensor, channels: int) -> Tensor:

@@ -25,6 +25,7 @@ class Strategy:
         jitter: whether training jitters colours.
         group_dropout: whether training drops whole colour groups.
         fill: whether a dark colour group takes the pattern of the others.
+        constrained: whether an equivariant network's weights meet the paper's constraint.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Strategy:
     jitter: bool = False
     group_dropout: bool = False
     fill: bool = False
+    constrained: bool = True
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -58,10 +60,22 @@ STRATEGIES: dict[str, Strategy] = {
             group_dropout=True,
             fill=True,
         ),
+        Strategy("equivariant-free", "Equivariant, free weights", colour="log", offset_groups=3, constrained=False),
+        Strategy(
+            "free-group-fill",
+            "Equivariant, free weights + group dropout, dark groups filled",
+            colour="log",
+            offset_groups=3,
+            group_dropout=True,
+            fill=True,
+            constrained=False,
+        ),
     )
 }
 
-DEFAULT_STRATEGIES = tuple(name for name in STRATEGIES if name not in ("equivariant-pixel", "group-fill"))
+_ONLY_BY_NAME = ("equivariant-pixel", "group-fill", "equivariant-free", "free-group-fill")
+
+DEFAULT_STRATEGIES = tuple(name for name in STRATEGIES if name not in _ONLY_BY_NAME)
 
 _ALIASES = {
     "all": DEFAULT_STRATEGIES,

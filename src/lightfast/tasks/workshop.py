@@ -137,6 +137,7 @@ class Workshop:
             scope=strategy.scope,
             balance=strategy.balance,
             fill=strategy.fill,
+            constrained=strategy.constrained,
             details={"strategy": strategy.name, "data": self.pictures.name, "size": _size(images), "seed": seed},
         )
         if strategy.balance is not None:
