@@ -27,8 +27,10 @@ def test_parameters_are_the_papers(offset_groups, estimates, parameters):
         Cerberus(3, dropout=0.3).eval(),
         LocalCerberus(3),
         LocalCerberus(3, norm=True).eval(),
+        Cerberus(3, constrained=False),
+        LocalCerberus(3, norm=True, constrained=False).eval(),
     ],
-    ids=["cerberus", "two estimates", "dropout", "local", "local, normalised"],
+    ids=["cerberus", "two estimates", "dropout", "local", "local, normalised", "free", "local, normalised, free"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_estimates_follow_offsets(network, dtype):

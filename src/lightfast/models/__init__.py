@@ -41,7 +41,7 @@ def create(
         offset_groups: the number of groups, 3 for colour; None for the conventional network.
         classes: the number of scores; by default 10 for CIFAR networks and 1000 for ImageNet's.
         scope: whether groups are pooled over the `image` or at each `pixel`.
-        constrained: whether the weights of an equivariant classifier meet the paper's constraint. With pooling over the
+        constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
             image a network is as equivariant without, and fits its data better (see docs/recognition.md).
         options: more arguments of :class:`Cerberus` and :class:`LocalCerberus`, which pool over the image.
 
@@ -56,7 +56,7 @@ def create(
     if name in ESTIMATORS:
         if classes is not None or scope != "image":
             raise ValueError(f"{name} estimates light and pools over the image: it takes no classes and no other scope")
-        return ESTIMATORS[name](offset_groups, **options)
+        return ESTIMATORS[name](offset_groups, constrained=constrained, **options)
     if options:
         raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {', '.join(ESTIMATORS)}")
     words = vocabulary(offset_groups, scope, constrained)

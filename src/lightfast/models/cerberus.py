@@ -38,6 +38,8 @@ class Cerberus(nn.Module):
         channels: of the four convolutions; an equivariant network has the nearest multiples of the groups.
         hidden: width of the last but one layer, likewise.
         dropout: share of what enters the last two layers that is dropped in training.
+        constrained: whether an equivariant network's weights meet the paper's constraint. It follows offsets without,
+            since its maps are lifted.
 
     Shapes: (N, 3, size, size) to (N, 3), or (N, k, 3) for several estimates.
 
@@ -54,6 +56,7 @@ class Cerberus(nn.Module):
         channels: Sequence[int] = _CHANNELS,
         hidden: int = 400,
         dropout: float = 0.0,
+        constrained: bool = True,
     ) -> None:
         super().__init__()
         if size < 16 or size % 16:
@@ -63,10 +66,13 @@ class Cerberus(nn.Module):
         self.offset_groups, self.estimates, self.size = offset_groups, estimates, size
         self.rectify = rectify and offset_groups is None
         widths = [6, *(_width(offset_groups, features) for features in channels)]
-        self.stages = nn.ModuleList(_conv(offset_groups, inputs, outputs, 3) for inputs, outputs in pairwise(widths))
-        self.squeeze = _conv(offset_groups, widths[-1], _width(offset_groups, 16), 1)
+        self.stages = nn.ModuleList(
+            _conv(offset_groups, inputs, outputs, 3, constrained) for inputs, outputs in pairwise(widths)
+        )
+        self.squeeze = _conv(offset_groups, widths[-1], _width(offset_groups, 16), 1, constrained)
         flat, hidden = self.squeeze.out_channels * (size // 16) ** 2, _width(offset_groups, hidden)
-        self.first, self.second = _linear(offset_groups, flat, hidden), _linear(offset_groups, hidden, 3 * estimates)
+        self.first = _linear(offset_groups, flat, hidden, constrained)
+        self.second = _linear(offset_groups, hidden, 3 * estimates, constrained)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         _start_small(self.second)
         if self.rectify:
@@ -105,8 +111,7 @@ class LocalCerberus(nn.Module):
         hidden: width of the layer before estimates and confidences, likewise.
         dropout: share of what enters that layer and what leaves it that is dropped in training.
         norm: whether batch norm follows each convolution.
-        constrained: whether an equivariant network's weights meet the paper's constraint. It follows offsets without,
-            since its maps are lifted.
+        constrained: as for :class:`Cerberus`.
 
     Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 2 to the number of convolutions.
 
@@ -184,7 +189,7 @@ class _NormalisedUnit(nn.Module):
         return self.body(x) if self.groups is not None else Lifted(self.body(x.map), None)
 
 
-def _conv(groups: int | None, inputs: int, outputs: int, kernel: int, constrained: bool = True) -> Any:
+def _conv(groups: int | None, inputs: int, outputs: int, kernel: int, constrained: bool) -> Any:
     if groups is None or not constrained:
         conv: nn.Conv2d = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
     else:
@@ -193,8 +198,10 @@ def _conv(groups: int | None, inputs: int, outputs: int, kernel: int, constraine
     return conv
 
 
-def _linear(groups: int | None, inputs: int, outputs: int) -> Any:
-    return nn.Linear(inputs, outputs) if groups is None else lfnn.Linear(inputs, outputs, offset_groups=groups)
+def _linear(groups: int | None, inputs: int, outputs: int, constrained: bool) -> Any:
+    if groups is None or not constrained:
+        return nn.Linear(inputs, outputs)
+    return lfnn.Linear(inputs, outputs, offset_groups=groups)
 
 
 def _start_small(layer: Any) -> None:
