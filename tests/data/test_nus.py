@@ -60,6 +60,8 @@ def test_the_real_ones(data_folder):
     assert scenes.folds.bincount().tolist() == [0, 583, 583, 570] and len(scenes.scenes.unique()) == 264
     masked = (scenes.images == 0).all(1).float().mean()
     assert 0.04 < masked < 0.07
+    sizes = scenes.shown.bincount()
+    assert 330 < len(sizes) < 400 and (sizes >= 6).sum() > 140
 
 
 def test_drawn_scenes_are_the_same_for_the_same_seed():

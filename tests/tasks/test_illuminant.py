@@ -44,14 +44,20 @@ def scenes():
 @pytest.mark.parametrize("protocol", list(PROTOCOLS))
 def test_splits_test_every_image_once_and_never_train_on_it(scenes, protocol):
     splits = splits_of(scenes, protocol)
-    tested = torch.cat([split.test for split in splits])
-    assert sorted(tested.tolist()) == list(range(len(scenes)))
+    tested = torch.cat([split.test for split in splits]).tolist()
+    assert len(set(tested)) == len(tested)
+    assert sorted(tested) == list(range(len(scenes))) or protocol == "new-camera"
     for split in splits:
         assert not set(split.train.tolist()) & set(split.test.tolist())
         train_scenes, test_scenes = (set(scenes.scenes[part].tolist()) for part in (split.train, split.test))
         train_cameras, test_cameras = (set(scenes.cameras[part].tolist()) for part in (split.train, split.test))
+        train_shown, test_shown = (set(scenes.shown[part].tolist()) for part in (split.train, split.test))
         if protocol == "scene-disjoint":
             assert not train_scenes & test_scenes
+        elif protocol == "content-disjoint":
+            assert not train_shown & test_shown
+        elif protocol == "new-camera":
+            assert not train_shown & test_shown and not train_cameras & test_cameras
         elif protocol == "leave-one-camera-out":
             assert not train_cameras & test_cameras and len(test_cameras) == 1
         elif protocol == "per-camera":

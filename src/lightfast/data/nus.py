@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lightfast.data.error import DataError
+from lightfast.data.same_scene import same_scene
 
 __all__ = ["LitScenes", "load_nus"]
 
@@ -31,7 +33,7 @@ class LitScenes:
         illuminants: float32 (N, 3), of norm 1, in the same camera's RGB.
         camera_names: of the cameras.
         cameras: int64 (N,), which of them took the image.
-        scenes: int64 (N,), which scene it shows; the same number under every camera.
+        scenes: int64 (N,), the number of the scene in the index.
         folds: int64 (N,), from 1 on: the published split, which has the same scenes on both sides.
     """
 
@@ -49,6 +51,15 @@ class LitScenes:
     def to(self, device: torch.device | str) -> LitScenes:
         """The same with images and illuminants on the device."""
         return replace(self, images=self.images.to(device), illuminants=self.illuminants.to(device))
+
+    @cached_property
+    def shown(self) -> Tensor:
+        """int64 (N,): which scene an image shows, found by :func:`~lightfast.data.same_scene.same_scene`.
+
+        In NUS the numbers of the index count each camera's images. Cameras took different numbers of them, so that the
+        same number is mostly another scene, and the same scene has other numbers.
+        """
+        return same_scene(self.images)
 
     def subset(self, indices: Tensor | Sequence[int]) -> LitScenes:
         """The scenes at `indices`, in that order."""

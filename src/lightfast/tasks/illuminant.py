@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +84,11 @@ class IlluminantTask:
         """
         how, places = self.augmentation, self.chosen[indices]
         images, lights = self.images[places], self.illuminants[places]
+        # All at once: of a step on small images, most is the launching of kernels.
+        exposed, *box, mirrored, upside_down, turned = _uniform(8, images, generator)
         if how.exposure:
-            images = (images * 2 ** (how.exposure * (2 * _uniform(images, generator) - 1).clamp(min=0))).clamp(max=1)
-        images = self._crop(images, generator) / lights[:, :, None, None]
+            images = (images * 2 ** (how.exposure * (2 * exposed - 1).clamp(min=0))).clamp(max=1)
+        images = self._crop(images, box) / lights[:, :, None, None]
         if how.sensor:
             images = _through_sensors(images, how.sensor, generator)
         if how.mix:
@@ -98,21 +101,24 @@ class IlluminantTask:
             mean = (images * kept).sum((2, 3), keepdim=True) / kept.sum((2, 3), keepdim=True).clamp(min=1)
             images = torch.where(inside, mean, images)
         if how.mirror:
-            images = torch.where(_uniform(images, generator) < 0.5, images.flip(3), images)
+            images = torch.where(mirrored < 0.5, images.flip(3), images)
         if how.turn:
-            images = torch.where(_uniform(images, generator) < 0.5, images.flip(2), images)
-            images = torch.where(_uniform(images, generator) < 0.5, images.transpose(2, 3), images)
+            images = torch.where(upside_down < 0.5, images.flip(2), images)
+            images = torch.where(turned < 0.5, images.transpose(2, 3), images)
         if self.encoding.colour == "linear":
             images = images * lights[:, :, None, None]
         return *self.encoding.encode(images), lights
 
-    def _crop(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """A random part of each image, resampled to the network's size and filled where it is masked."""
+    def _crop(self, images: Tensor, box: Sequence[Tensor]) -> Tensor:
+        """A part of each image, resampled to the network's size and filled where it is masked.
+
+        `box` has four numbers in [0, 1) for each image, (N, 1, 1, 1): area, shape, place down and across.
+        """
         how = self.augmentation
         if how.smallest_part >= 1:
             return self.encoding.reduce(images)
         height, width = images.shape[2:]
-        area, shape, down, across = (_uniform(images, generator).flatten() for _ in range(4))
+        area, shape, down, across = (part.flatten() for part in box)
         side = (how.smallest_part + (1 - how.smallest_part) * area).sqrt()
         stretch = ((2 * shape - 1) * (math.log(how.aspect) / 2)).exp()
         tall, wide = (height * side * stretch).clamp(max=height), (width * side / stretch).clamp(max=width)
@@ -155,7 +161,7 @@ def _through_sensors(balanced: Tensor, spread: float, generator: torch.Generator
 def _rectangles(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:
     """True inside a random rectangle of each image, (N, 1, H, W); with this probability, else nowhere."""
     height, width = images.shape[2:]
-    chosen, down, across, tall, wide = (_uniform(images, generator) for _ in range(5))
+    chosen, down, across, tall, wide = _uniform(5, images, generator)
     tall, wide = 0.2 + 0.6 * tall, 0.2 + 0.6 * wide
     top, left = down * (1 - tall), across * (1 - wide)
     y = ((torch.arange(height, device=images.device) + 0.5) / height)[:, None]
@@ -163,9 +169,10 @@ def _rectangles(images: Tensor, probability: float, generator: torch.Generator) 
     return (y > top) & (y < top + tall) & (x > left) & (x < left + wide) & (chosen < probability)
 
 
-def _uniform(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A number in [0, 1) for each image, (N, 1, 1, 1)."""
-    return torch.rand((len(images), 1, 1, 1), generator=generator, device=generator.device).to(images)
+def _uniform(count: int, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """So many times a number in [0, 1) for each image, (N, 1, 1, 1)."""
+    numbers = torch.rand((count, len(images), 1, 1, 1), generator=generator, device=generator.device)
+    return numbers.to(images).unbind()
 
 
 def _normal(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which scenes to train on and which to test on: the four protocols of illuminant estimation."""
+"""Which scenes to train on and which to test on: the protocols of illuminant estimation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,13 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "scene-disjoint",
             "scene-disjoint three-fold",
-            "All cameras together, in three folds that share no scene.",
+            "All cameras together, in three folds that share no number of a scene in the index.",
+        ),
+        Protocol(
+            "content-disjoint",
+            "content-disjoint three-fold",
+            "All cameras together, in three folds that share no scene, found by what images show: in NUS the same "
+            "number is mostly another scene.",
         ),
         Protocol(
             "per-camera",
@@ -50,6 +56,12 @@ PROTOCOLS: dict[str, Protocol] = {
             "leave one camera out",
             "Trained on all cameras but one and tested on that one; the geometric mean over cameras. The scenes of the "
             "test were seen through the other cameras.",
+        ),
+        Protocol(
+            "new-camera",
+            "new cameras and new scenes",
+            "Cameras and scenes (by what images show) are divided in four. Each part in turn is held out: trained on "
+            "the other scenes by the other cameras, and tested on the held-out scenes by the held-out cameras.",
         ),
     )
 }
@@ -71,7 +83,7 @@ class Split:
 
 
 def splits_of(scenes: LitScenes, protocol: str, seed: int = 0) -> list[Split]:
-    """The splits of a protocol; every image is in exactly one test set.
+    """The splits of a protocol; no image is in two test sets, and but for `new-camera` every image is in one.
 
     Args:
         scenes: to divide.
@@ -92,8 +104,17 @@ def splits_of(scenes: LitScenes, protocol: str, seed: int = 0) -> list[Split]:
             for number, name in enumerate(scenes.camera_names)
             for fold in folds.unique().tolist()
         ]
+    if protocol == "new-camera":
+        parts = min(4, len(scenes.camera_names))
+        of_scenes, of_cameras = held_out_scenes(scenes.shown, parts, seed), cameras % parts
+        return [
+            _split(f"part-{n}", (of_scenes != n) & (of_cameras != n), (of_scenes == n) & (of_cameras == n))
+            for n in range(parts)
+        ]
     if protocol == "scene-disjoint":
         folds = held_out_scenes(scenes.scenes, 3, seed) + 1
+    if protocol == "content-disjoint":
+        folds = held_out_scenes(scenes.shown, 3, seed) + 1
     return [_split(f"fold-{fold}", folds != fold, folds == fold) for fold in folds.unique().tolist()]
 
 

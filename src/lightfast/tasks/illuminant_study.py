@@ -30,6 +30,7 @@ from lightfast.tasks.illuminant_evaluation import LIT_SATURATIONS, added_lights,
 from lightfast.tasks.illuminant_plans import NETWORKS, IlluminantPlan
 from lightfast.tasks.illuminant_protocols import PROTOCOLS, Split, splits_of
 from lightfast.tasks.plans import scaled
+from lightfast.tasks.reproduction import differences
 from lightfast.tasks.workshop import write_json
 
 __all__ = ["IlluminantStudy", "choose_networks", "classical_estimates", "mean_light", "results_of", "train_estimator"]
@@ -144,10 +145,10 @@ class IlluminantStudy:
         )
         if path.exists():
             before = json.loads(path.read_text(encoding="utf-8"))
-            changed = [name for name in settings if before.get(name) != settings[name]]
+            changed = list(differences(before, settings))
             if changed:
                 raise ValueError(
-                    f"{self.out} holds runs with other settings ({', '.join(changed)}): name another folder with "
+                    f"{self.out} holds runs with other settings ({'; '.join(changed)}): name another folder with "
                     "--out, or delete this one"
                 )
         else:
@@ -238,9 +239,10 @@ def results_of(out: Path, scenes: LitScenes, classical: Mapping[str, Tensor]) ->
     settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
     splits = splits_of(scenes, settings["protocol"])
     lights = added_lights(scenes)
+    tested = torch.cat([split.test for split in splits]).sort().values
     methods: dict[str, Any] = {}
     for name, estimates in classical.items():
-        found = measure(scenes, estimates, lights)
+        found = measure(scenes, estimates[:, tested], lights, tested)
         methods[name] = {"title": CLASSICAL[name].title, "parameters": 0, "seeds": 0, **found}
     about: dict[str, Any] = {}
     for name, kind in NETWORKS.items():
@@ -248,12 +250,12 @@ def results_of(out: Path, scenes: LitScenes, classical: Mapping[str, Tensor]) ->
         if not whole:
             continue
         about |= details
-        single = [measure(scenes, estimates, lights) for estimates in whole]
+        single = [measure(scenes, estimates[:, tested], lights, tested) for estimates in whole]
         parameters = next(iter(details.values()))["parameters"]
         methods[name] = {"title": kind.title, "parameters": parameters, "seeds": len(whole), **_mean_of(single)}
         if len(whole) > 1:
             title = f"{kind.title}, ensemble of {len(whole)}"
-            joint = measure(scenes, mean_light(whole), lights)
+            joint = measure(scenes, mean_light(whole)[:, tested], lights, tested)
             methods[f"{name}-ensemble"] = {
                 "title": title,
                 "parameters": parameters * len(whole),

@@ -7,7 +7,7 @@ is there already is not done again, so a comparison can be made in several goes,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,16 @@ from lightfast.tasks.plans import Plan
 from lightfast.tasks.strategies import STRATEGIES, Strategy
 from lightfast.tasks.workshop import RECORD, Pair, Workshop, write_json
 
-__all__ = ["Study", "check_settings", "finished_runs", "parse_pairs", "reproduce", "run_folder"]
+__all__ = [
+    "Study",
+    "check_settings",
+    "finished_runs",
+    "keep_settings",
+    "parse_pairs",
+    "read_records",
+    "reproduce",
+    "run_folder",
+]
 
 
 @dataclass(frozen=True)
@@ -56,8 +65,8 @@ class Study:
         return every if self.only is None else list(self.only)
 
 
-def parse_pairs(text: str) -> list[Pair]:
-    """Pairs as users type them.
+def parse_pairs(text: str, known: Collection[str] = tuple(STRATEGIES)) -> list[Pair]:
+    """Pairs as users type them, of a name that is known and a seed.
 
     >>> parse_pairs("original:0,equivariant:1")
     [('original', 0), ('equivariant', 1)]
@@ -65,10 +74,8 @@ def parse_pairs(text: str) -> list[Pair]:
     pairs: list[Pair] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, seed = part.partition(":")
-        if name not in STRATEGIES or not seed.isdigit():
-            raise ValueError(
-                f"{part!r} is not STRATEGY:SEED, such as equivariant:0; strategies are {', '.join(STRATEGIES)}"
-            )
+        if name not in known or not seed.isdigit():
+            raise ValueError(f"{part!r} is not STRATEGY:SEED, such as equivariant:0; strategies are {', '.join(known)}")
         pairs.append((name, int(seed)))
     return pairs
 
@@ -92,6 +99,12 @@ def reproduce(study: Study, say: Callable[[str], None] = print) -> list[dict[str
 
 def finished_runs(out: Path) -> list[dict[str, Any]]:
     """The records of the finished runs in a folder, by strategy in its usual order and seed."""
+    order = list(STRATEGIES)
+    return sorted(read_records(out), key=lambda record: (order.index(record["strategy"]), record["seed"]))
+
+
+def read_records(out: Path) -> list[dict[str, Any]]:
+    """The records of the finished runs in a folder, as they come."""
     records = []
     for path in out.glob(f"runs/*/{RECORD}"):
         try:
@@ -100,8 +113,7 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"{path} is not the record of a run ({error}): delete it, and the run is done again"
             ) from None
-    order = list(STRATEGIES)
-    return sorted(records, key=lambda record: (order.index(record["strategy"]), record["seed"]))
+    return records
 
 
 def run_folder(out: Path, pair: Pair) -> Path:
@@ -110,21 +122,29 @@ def run_folder(out: Path, pair: Pair) -> Path:
 
 
 def check_settings(out: Path, pictures: Pictures, plan: Plan) -> None:
-    """Write down the settings in the folder, or see that they are those of before.
+    """Write down the settings of a comparison in the folder, or see that they are those of before."""
+    keep_settings(
+        out,
+        {
+            "data": pictures.name,
+            "train_images": len(pictures.train_labels),
+            "test_images": len(pictures.test_labels),
+            "plan": plan.to_dict(),
+        },
+    )
+
+
+def keep_settings(out: Path, settings: Mapping[str, Any]) -> None:
+    """Write down settings, which JSON can hold, in the folder, or see that they are those of before.
 
     Two recipes in one folder would make one table of what cannot be compared.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / "settings.json"
-    settings = {
-        "data": pictures.name,
-        "train_images": len(pictures.train_labels),
-        "test_images": len(pictures.test_labels),
-        "plan": json.loads(json.dumps(plan.to_dict())),
-    }
+    settings = json.loads(json.dumps(settings))
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        changed = list(_differences(before, settings))
+        changed = list(differences(before, settings))
         if changed:
             raise ValueError(
                 f"{out} holds runs with other settings ({'; '.join(changed)}): name another folder with --out, "
@@ -133,9 +153,10 @@ def check_settings(out: Path, pictures: Pictures, plan: Plan) -> None:
     write_json(path, settings)
 
 
-def _differences(before: Any, now: Any, name: str = "") -> Iterable[str]:
+def differences(before: Any, now: Any, name: str = "") -> Iterable[str]:
+    """What settings, as JSON holds them, differ in; but for those that do not matter to the result."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in sorted({*before, *now}):
-            yield from _differences(before.get(key), now.get(key), key)
+            yield from differences(before.get(key), now.get(key), key)
     elif before != now and name not in ("log_every", "checkpoint_every", "graph", "title"):
         yield f"{name} was {before} and is {now}"
