@@ -8,20 +8,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import fuse_conv_bn_eval
 
-from lightfast.functional import add_offset, group_pool
-from lightfast.groups import GroupSpec
-from lightfast.nn._constrained import Constrained
+from lightfast.functional import add_offset, group_pool, statistics_dtype
+from lightfast.functional import spread as spread_groups
+from lightfast.groups import GroupSpec, resolve
+from lightfast.nn import _native
+from lightfast.nn._constrained import Constrained, applied_weight
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
 from lightfast.nn._lifted import ConvNormAct2d, Lifted
+from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct
 from lightfast.nn._linear import Linear
 from lightfast.nn._norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
-from lightfast.nn._norm_act import group_mean, over, spread
+from lightfast.nn._norm_act import over
 from lightfast.nn._transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, reach
 
 __all__ = ["fuse"]
 
 _NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
+_UNITS = (ConvNormAct2d, ConvTransposeNormAct2d, SqueezeNormAct)
+_TORCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     Conv1d: nn.Conv1d,
     Conv2d: nn.Conv2d,
@@ -38,9 +45,10 @@ def fuse(model: nn.Module) -> nn.Module:
     """The same function in evaluation mode, in plain torch layers: for inference, export, or another framework.
 
     - A constrained linear layer or convolution becomes torch's own, with the projected weight.
-    - Batch norm after a convolution goes into its weight as far as the algebra allows: `γ/σ` is folded in, and what is
-      left is a number for each feature of each image, which follows from the convolution's means over the image:
-      `BN(v) = a v + (1 - a) G φ(v) + k`.
+    - Batch norm after a convolution goes into its weight as far as the algebra allows. It is, with `a = γ/σ`,
+      `BN(v) = a v + (1 - a) G φ(v) + k`. Where groups are pooled at each pixel that is a matrix, and all of it goes in.
+      Where they are pooled over the image `a` does, and what is left is a number for each feature of each image, which
+      follows from the convolution's means over the image. Torch's own norms go into torch's own convolutions, too.
     - Layers without a constraint stay: they are a few torch operations each.
 
     Args:
@@ -59,31 +67,64 @@ def fuse(model: nn.Module) -> nn.Module:
     return _fused(deepcopy(model).eval())
 
 
-def _fused(module: nn.Module) -> nn.Module:
-    if isinstance(module, ConvNormAct2d):
+def _fused(module: Any, lifted: bool = False) -> nn.Module:
+    """The module in plain layers.
+
+    A module says by `on_lifted_maps` that the convolutions in it act on lifted maps, which zeros may pad, and then
+    `lifted` is true for them; a convolution says it of itself, and has a `slope` if it ends with an activation.
+    """
+    if isinstance(module, _UNITS):
         return _FusedUnit(module)
     if isinstance(module, Linear):
         return _plain_linear(module)
     if type(module) in _PLAIN:
-        return _plain_convolution(module)
-    if isinstance(module, nn.Sequential):
-        _fold_norms(module)
+        return _plain_convolution(module, zeros=lifted)
+    lifted = lifted or getattr(module, "on_lifted_maps", False)
+    if lifted and isinstance(module, Constrained):
+        slope = getattr(module, "slope", None)
+        return _OnLifted(_plain_convolution(module, zeros=True), module.out_groups.count, slope)
+    _fold_norms(module)
     for name, child in list(module.named_children()):
-        setattr(module, name, _fused(child))
+        setattr(module, name, _fused(child, lifted))
     return module
 
 
-def _fold_norms(sequence: nn.Sequential) -> None:
-    """Join each convolution of a sequence with the batch norm after it."""
-    for first, second in pairwise(list(sequence._modules)):
-        conv, norm = sequence._modules[first], sequence._modules[second]
-        if isinstance(conv, Conv1d | Conv2d | Conv3d) and isinstance(norm, _NORMS) and _can_fold(norm):
-            sequence._modules[first], sequence._modules[second] = _NormedConvolution(conv, norm), nn.Identity()
+def _fold_norms(module: nn.Module) -> None:
+    """Join each convolution with the batch norm after it, in a sequence or where a module says what follows what."""
+    names = list(module._modules) if isinstance(module, nn.Sequential) else getattr(module, "in_order", ())
+    for first, second in pairwise(names):
+        joined = _joined(module._modules[first], module._modules[second])
+        if joined is not None:
+            module._modules[first], module._modules[second] = joined, nn.Identity()
 
 
-def _can_fold(norm: nn.Module) -> bool:
-    even = isinstance(norm.offset_groups, int) or norm.offset_groups.is_even  # pyright: ignore
-    return norm.pool == "mean" and norm.scope == "image" and norm.running_mean is not None and even  # pyright: ignore
+def _joined(conv: Any, norm: Any) -> nn.Module | None:
+    """Convolution and norm in one, or None where they are something else."""
+    if type(conv) in _PLAIN.values() and type(norm) in _TORCH_NORMS and norm.running_mean is not None:
+        return fuse_conv_bn_eval(conv, norm, transpose=conv.transposed)
+    known = type(conv) in (Conv1d, Conv2d, Conv3d) and type(norm) in _NORMS and norm.pool == "mean"
+    if not known or norm.running_mean is None or norm.weight is None:
+        return None
+    groups = resolve(norm.offset_groups, conv.out_channels)
+    if norm.scope == "pixel":
+        return _with_norm_inside(conv, norm) if groups == conv.out_groups else None
+    return _NormedConvolution(conv, norm) if groups.is_even else None
+
+
+def _with_norm_inside(conv: Any, norm: Any) -> nn.Module:
+    """The convolution after which `A v + k` is taken, `A = a (I - G P) + G P` for groups pooled at each pixel by `P`.
+
+    `A G = G`, so padding with the mean needs nothing more.
+    """
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    unit = torch.eye(len(scale), device=scale.device, dtype=scale.dtype)
+    means = spread_groups(group_pool(unit, conv.out_groups), conv.out_groups, len(scale)).to(scale.dtype)
+    # Rows of `unit` are features, pooled along axis 1: this is the transpose of `G P`.
+    matrix = scale[:, None] * (unit - means.T) + means.T
+    layer = deepcopy(conv)
+    layer.bias = nn.Parameter(torch.zeros_like(scale) if conv.bias is None else matrix @ conv.bias)
+    layer.bias += norm.bias - scale * norm.running_mean
+    return _plain_convolution(layer, torch.einsum("oc,c...->o...", matrix, conv.projected_weight()))
 
 
 def _plain_linear(layer: Linear) -> nn.Linear:
@@ -91,33 +132,38 @@ def _plain_linear(layer: Linear) -> nn.Linear:
     return _with_weight(plain, layer, layer.projected_weight())
 
 
-def _plain_convolution(layer: Any) -> nn.Module:
-    """Torch's convolution; what it cannot do at the border by itself, a module around it does."""
-    if type(layer) is nn.Conv2d:
-        return deepcopy(layer)
-    transposed = type(layer) in (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+def _plain_convolution(layer: Any, weight: Tensor | None = None, zeros: bool = False) -> nn.Module:
+    """Torch's convolution with the projected weight, or this one; at the border, a module around it may help.
+
+    With `zeros`, it is the convolution of a lifted map: zeros pad it, and it may have a free weight.
+    """
     arguments = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "groups")}
-    if transposed:
+    border = "zeros" if zeros else layer.padding_mode
+    if layer.transposed:
         arguments["output_padding"] = layer.output_padding
-    elif layer._pads() and layer.padding_mode != "mean":
-        arguments["padding_mode"] = layer.padding_mode
-    beyond = reach(layer, layer.output_padding) if transposed else []
-    repeats = transposed and layer.padding_mode == "replicate" and any(beyond)
+    elif border in ("replicate", "reflect", "circular"):
+        arguments["padding_mode"] = border
+    beyond = reach(layer, layer.output_padding) if layer.transposed else []
+    repeats = border == "replicate" and any(beyond)
     if repeats:
         cut = zip(layer.padding, beyond, layer.stride, strict=True)
         arguments["padding"] = tuple(padding + r * stride for padding, r, stride in cut)
-    plain = _PLAIN[type(layer)](layer.in_channels, layer.out_channels, bias=layer.bias is not None, **arguments)
-    plain = _with_weight(plain, layer, layer.projected_weight())
+    plain = _torch_kind(layer)(layer.in_channels, layer.out_channels, bias=layer.bias is not None, **arguments)
+    plain = _with_weight(plain, layer, applied_weight(layer) if weight is None else weight)
     if repeats:
         amounts = [amount for r in reversed(beyond) for amount in (r, r)]
         return nn.Sequential(_REPLICATION[len(beyond)](amounts), plain).eval()
-    padded = any(beyond) if transposed else layer._pads()
-    if layer.padding_mode == "mean" and padded:
+    padded = any(beyond) if layer.transposed else any(layer._reversed_padding_repeated_twice)
+    if border == "mean" and padded:
         return _Centred(plain, layer.in_groups, layer.out_groups).eval()
     return plain
 
 
-def _with_weight(plain: Any, layer: Constrained, weight: Tensor) -> Any:
+def _torch_kind(layer: nn.Module) -> type[nn.Module]:
+    return next(plain for plain in _PLAIN.values() if isinstance(layer, plain))
+
+
+def _with_weight(plain: Any, layer: Any, weight: Tensor) -> Any:
     plain = plain.to(weight.device, weight.dtype).eval()
     plain.weight.copy_(weight)
     if plain.bias is not None:
@@ -137,34 +183,62 @@ class _Centred(nn.Module):
         return add_offset(self.layer(add_offset(x, -offset, self.in_groups)), offset, self.out_groups)
 
 
+class _OnLifted(nn.Module):
+    """A convolution of a lifted map, and `act(z - G φ(z))` after it if there is a slope."""
+
+    def __init__(self, layer: nn.Module, groups: int, slope: float | None) -> None:
+        super().__init__()
+        self.layer, self.groups, self.slope = layer, groups, slope
+
+    def forward(self, x: Lifted) -> Lifted:
+        z = self.layer(x.map)
+        if self.slope is None:
+            return Lifted(z, x.offset)
+        level = group_pool(z, self.groups)
+        z = F.leaky_relu(add_offset(z, -level, self.groups), self.slope)
+        return Lifted(z, None if x.offset is None else x.offset + level.flatten(1))
+
+
 class _Folded(nn.Module):
     """A convolution `v` with `a = γ/σ` in its weight, so that it gives `a v`; and what the rest needs.
 
-    `φ(v)` is read off the means of `a v`. Features with `a = 0` would hide theirs, and a convolution around which the
-    mean is added back cannot take the scale in: it is then left outside.
+    What is left is a number for each feature of each image, which follows from the means of `a v` over the image by two
+    small matrices, `inward` to the groups and `outward` from there. `φ(v)` is read off the means of `a v`; features with
+    `a = 0` would hide theirs, and a convolution around which the mean is added back cannot take `a` in: it is then left
+    outside, as `factor`.
     """
 
-    scale: Tensor
-    undo: Tensor
-    shift: Tensor
+    factor: Tensor
+    inward: Tensor
+    outward: Tensor
+    base: Tensor
 
-    def __init__(self, layer: Any, norm: Any) -> None:
+    def __init__(self, layer: Any, norm: Any, lifted: bool = False) -> None:
         super().__init__()
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-        self.groups = norm.offset_groups if isinstance(norm.offset_groups, int) else norm.offset_groups.count
-        self.conv = _plain_convolution(layer)
+        self.conv = _plain_convolution(layer, zeros=lifted)
         self.folds = bool((scale != 0).all()) and not isinstance(self.conv, _Centred)
-        self.register_buffer("scale", scale)
-        self.register_buffer("undo", 1 / scale if self.folds else torch.ones_like(scale))
-        self.register_buffer("shift", norm.bias - scale * norm.running_mean)
+        self.register_buffer("factor", torch.ones_like(scale) if self.folds else scale)
         if self.folds:
             plain: Any = self.conv
-            plain.weight.mul_(scale.reshape(-1, *[1] * (plain.weight.dim() - 1)))
+            outputs = 1 if plain.transposed else 0
+            plain.weight.mul_(scale.reshape([-1 if axis == outputs else 1 for axis in range(plain.weight.dim())]))
             if plain.bias is not None:
                 plain.bias.mul_(scale)
+        groups = resolve(norm.offset_groups, len(scale))
+        belongs = groups.matrix(scale.device, scale.dtype)
+        means = belongs / belongs.sum(0)
+        level = means / scale[:, None] if self.folds else means
+        self._split(scale, norm.bias - scale * norm.running_mean, belongs, means, level)
 
-    def scaled(self, v: Tensor) -> Tensor:
-        return v if self.folds else v * over(self.scale, v)
+    def _split(self, scale: Tensor, shift: Tensor, belongs: Tensor, means: Tensor, level: Tensor) -> None:
+        """Make the matrices: from `a` and `k` (C,), `G`, the group means of features, and those of `v` from `a v`."""
+        self.register_buffer("inward", level)
+        self.register_buffer("outward", belongs.T * (1 - scale))
+        self.register_buffer("base", shift)
+
+    def _scaled(self, v: Tensor) -> Tensor:
+        return v if self.folds else v * over(self.factor, v)
 
 
 class _NormedConvolution(_Folded):
@@ -172,36 +246,62 @@ class _NormedConvolution(_Folded):
 
     def forward(self, x: Tensor) -> Tensor:
         v = self.conv(x)
-        level = group_mean(v.flatten(2).mean(2) * self.undo, self.groups)
-        return self.scaled(v) + over((1 - self.scale) * spread(level, len(self.scale)) + self.shift, v)
+        added = _product(_product(_means(v), self.inward), self.outward, self.base)
+        return (self._scaled(v) + over(added, v)).to(v.dtype)
 
 
 class _FusedUnit(_Folded):
-    """:class:`ConvNormAct2d` in evaluation mode: `act(a v + s + (ā - a) G φ(v) - G p + k - G φ(s))`.
+    """:class:`ConvNormAct2d` and its like in evaluation mode: `act(a v + s + (ā - a) G φ(v) - G p + k - G φ(s))`.
 
-    `v` is the convolution, `ā` the mean of `a` over a group, `p = φ(a v)`, and `k` the centred shift.
+    `v` is the convolution, `ā` the mean of `a` over a group, `p = φ(a v)`, and `k` the centred shift. Inward go `φ(v)`
+    and `p - ā φ(v)`, to which the shortcut adds its `φ(s)`.
     """
 
-    def __init__(self, unit: ConvNormAct2d) -> None:
-        super().__init__(_zero_padded(unit.conv), unit.norm)
-        self.slope = unit.slope
+    shortcut_inward: Tensor
+    mean_shift: Tensor
+
+    def __init__(self, unit: Any) -> None:
+        super().__init__(unit.conv, unit.norm, lifted=True)
+        self.slope, self.groups = unit.slope, unit.offset_groups
+
+    def _split(self, scale: Tensor, shift: Tensor, belongs: Tensor, means: Tensor, level: Tensor) -> None:
+        self.register_buffer("inward", torch.cat([level, means * self.factor[:, None] - level * (scale @ means)], 1))
+        self.register_buffer("shortcut_inward", torch.cat([torch.zeros_like(means), means], 1))
+        self.register_buffer("outward", -torch.cat([belongs.T * scale, belongs.T]))
+        self.register_buffer("mean_shift", shift @ means)
+        self.register_buffer("base", shift - belongs @ (shift @ means))
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        features = len(self.scale)
         v = self.conv(x.map)
-        u = self.scaled(v)
-        level = group_mean(v.mean((2, 3)) * self.undo, self.groups)
-        mean_scale = group_mean(self.scale[None], self.groups)
-        after = group_mean(u.mean((2, 3)), self.groups) - mean_scale * level + group_mean(self.shift[None], self.groups)
-        floor = after if shortcut is None else after + group_mean(shortcut.map.mean((2, 3)), self.groups)
-        q = u + over(self.shift - self.scale * spread(level, features) - spread(floor, features), u)
-        q = q if shortcut is None else q + shortcut.map
+        found = _product(_means(v), self.inward)
+        offset, added = x.offset, None
+        if offset is not None:
+            level, after = found.chunk(2, 1)
+            offset = offset + level + after + self.mean_shift
+        if shortcut is not None:
+            added = shortcut.map
+            found = found + _product(_means(added), self.shortcut_inward)
+        return Lifted(self._activated(v, added, _product(found, self.outward, self.base)), offset)
+
+    def _activated(self, v: Tensor, shortcut: Tensor | None, shift: Tensor) -> Tensor:
+        if not torch.is_grad_enabled() and _native.suits(v, shortcut):
+            return _native.apply(v, shortcut, self.factor.float(), shift.float(), self.slope)
+        q = self._scaled(v) + over(shift, v)
+        q = q if shortcut is None else q + shortcut
         z = torch.relu(q) if self.slope == 0 else q if self.slope == 1 else torch.where(q > 0, q, self.slope * q)
-        return Lifted(z, None if x.offset is None else x.offset + level + after)
+        return z if z.dtype == v.dtype else z.to(v.dtype)
 
 
-def _zero_padded(conv: Conv2d) -> Conv2d:
-    """The convolution of a lifted map, which may be padded with zeros."""
-    conv = deepcopy(conv)
-    conv.padding_mode = "zeros"
-    return conv
+def _means(v: Tensor) -> Tensor:
+    """Over the positions of each feature of each image, (N, C), in at least float32."""
+    return v.mean(tuple(range(2, v.dim())), dtype=statistics_dtype(v))
+
+
+def _product(x: Tensor, matrix: Tensor, base: Tensor | None = None) -> Tensor:
+    """`x matrix + base`, in the precision of `x` whatever autocast says: these are few numbers, and decide on all."""
+    if matrix.dtype != x.dtype:
+        matrix, base = matrix.to(x.dtype), None if base is None else base.to(x.dtype)
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return x @ matrix if base is None else torch.addmm(base, x, matrix)
+    return x @ matrix if base is None else torch.addmm(base, x, matrix)

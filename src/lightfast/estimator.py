@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast.constancy._statistics import check_images
+from lightfast.light import relight
 from lightfast.pipelines import Pipeline
 
 __all__ = ["Estimator", "SceneEncoding", "area_weights"]
@@ -138,6 +139,9 @@ class Estimator(Pipeline):
     True
     """
 
+    output_name = "illuminant"
+    dynamic_size = True
+
     def __init__(
         self,
         network: str = "cerberus",
@@ -196,6 +200,14 @@ class Estimator(Pipeline):
             details={key: value for key, value in config.items() if key not in needed},
         )
 
+    def example_inputs(
+        self, batch: int, size: tuple[int, int], saturation: float = 0.0, seed: int = 0
+    ) -> tuple[Tensor, ...]:
+        """Random linear images, each under a light of the given saturation; arguments as in :class:`Pipeline`."""
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.rand(batch, 3, *size, generator=generator)
+        return (relight(images, saturation, space="linear", generator=generator),)
+
     def forward(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants.
 
@@ -209,8 +221,10 @@ class Estimator(Pipeline):
     def from_reduced(self, reduced: Tensor) -> Tensor:
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""
         encoded, offset = self.encoding.encode(reduced)
-        views = torch.cat(views_of(encoded, self.views))
-        answers = torch.stack([network(views).unflatten(0, (self.views, -1)) for network in self.networks])
+        # Networks in low precision get what was encoded in a higher one, and so is the mean of their answers.
+        views = torch.cat(views_of(encoded, self.views)).to(next(self.networks.parameters()).dtype)
+        given = [network(views).to(encoded.dtype).unflatten(0, (self.views, -1)) for network in self.networks]
+        answers = torch.stack(given)
         if self.encoding.colour == "linear":
             answers = F.normalize(answers.float() + 1e-6, dim=3)
         return self.encoding.decode(answers.mean((0, 1)), offset)

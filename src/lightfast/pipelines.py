@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import torch
 from torch import Tensor, nn
 
 from lightfast.color import EPSILON, ChannelNorm, linear_to_log, linear_to_srgb, srgb_to_linear
 from lightfast.constancy import QuasiUnsupervised, correct, gray_world, shades_of_gray
 from lightfast.functional import Scope, center
+from lightfast.light import relight
 from lightfast.nn._group_dropout import GroupFill
+from lightfast.saving import FORMAT, load_weights, save_weights, write_whole
 
 __all__ = [
     "BALANCES",
@@ -111,9 +114,17 @@ class Pipeline(nn.Module, ABC):
 
     Attributes:
         config: what it is made from; JSON holds it.
+        input_names: of what it is called with, for files that it is exported to.
+        output_name: of its answer, likewise.
+        hub_task: what the Hugging Face Hub calls what it does.
+        dynamic_size: whether it takes images of any height and width.
     """
 
     kinds: ClassVar[dict[str, type[Pipeline]]] = {}
+    input_names: ClassVar[tuple[str, ...]] = ("images",)
+    output_name: ClassVar[str] = "answer"
+    hub_task: ClassVar[str] = "image-feature-extraction"
+    dynamic_size: ClassVar[bool] = False
     config: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -125,21 +136,105 @@ class Pipeline(nn.Module, ABC):
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The pipeline that a configuration describes, with fresh weights."""
 
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of the images that it is for, where `config` says so."""
+        size = self.config.get("size")
+        return None if size is None else (size, size)
+
+    def example_inputs(
+        self, batch: int, size: tuple[int, int], saturation: float = 0.0, seed: int = 0
+    ) -> tuple[Tensor, ...]:
+        """Random inputs, one for each of `input_names`: here, sRGB images in [0, 1].
+
+        Args:
+            batch: how many images.
+            size: their height and width.
+            saturation: of the random light that falls on each of them.
+            seed: the images, and the hues of their lights, depend on nothing else.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.rand(batch, 3, *size, generator=generator)
+        return (relight(images, saturation, generator=generator),)
+
     def save(self, folder: str | os.PathLike[str], name: str = "model") -> Path:
         """Write `folder/model.safetensors` and `folder/model.json`; the folder is made if need be, and returned."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        description = {"lightfast": type(self).__name__, **self.config}
         save_weights(self, folder / f"{name}.safetensors")
-        write_whole(folder / f"{name}.json", (json.dumps(description, indent=1) + "\n").encode())
+        write_whole(folder / f"{name}.json", (json.dumps(self.description(), indent=1) + "\n").encode())
         return folder
+
+    def description(self) -> dict[str, Any]:
+        """What is saved beside the weights: `config`, the kind of pipeline, and the number of this format."""
+        return {"lightfast": type(self).__name__, "format": FORMAT, **self.config}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], name: str = "model") -> Self:
         """Read what :meth:`save` wrote, in evaluation mode."""
-        pipeline = read_pipeline(folder, name)
+        return cls._of_this_kind(read_pipeline(folder, name), str(Path(folder, name)))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+    ) -> Self:
+        """Read a saved pipeline from a folder, or from the Hugging Face Hub, in evaluation mode.
+
+        Args:
+            name: the folder that :meth:`save` or :meth:`save_pretrained` wrote, for which no network is needed; or
+                `OWNER/NAME` on the Hub.
+            revision: a branch, tag or commit on the Hub; so are the others as `huggingface_hub` has them.
+            token: of the user.
+            cache_dir: where downloads are kept.
+            force_download: load again what was downloaded already.
+            local_files_only: only look at what was downloaded already.
+        """
+        if Path(name).is_dir():
+            return cls.load(name)
+        from lightfast.hub import load_from_hub
+
+        pipeline = load_from_hub(
+            str(name),
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            force_download=force_download,
+            local_files_only=local_files_only,
+        )
+        return cls._of_this_kind(pipeline, str(name))
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the files that :meth:`push_to_hub` uploads: weights, `config.json`, and a page about them, `README.md`.
+
+        The folder is made if need be, and returned. A page that is there already is left as it is.
+        """
+        from lightfast.hub import HubModel
+
+        HubModel(self).save_pretrained(Path(folder))
+        return Path(folder)
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Upload to `OWNER/NAME` on the Hugging Face Hub, which is made if need be, and return the commit's address.
+
+        Args:
+            name: `OWNER/NAME`.
+            options: those of `push_to_hub` in `huggingface_hub`: `private`, `token`, `branch`, `commit_message`.
+        """
+        from lightfast.hub import HubModel
+
+        return HubModel(self).push_to_hub(name, **options)
+
+    @classmethod
+    def _of_this_kind(cls, pipeline: Pipeline, where: str) -> Self:
         if not isinstance(pipeline, cls):
-            raise ValueError(f"{Path(folder) / name}.json holds a {type(pipeline).__name__}, not a {cls.__name__}")
+            raise ValueError(f"{where} holds a {type(pipeline).__name__}, not a {cls.__name__}")
         return pipeline
 
 
@@ -174,6 +269,9 @@ class Classifier(Pipeline):
     ...     torch.allclose(classifier(images), classifier(relight(images, illuminants=light)), atol=1e-4)
     True
     """
+
+    output_name = "scores"
+    hub_task = "image-classification"
 
     def __init__(
         self,
@@ -238,7 +336,8 @@ class Classifier(Pipeline):
             raise ValueError(
                 f"expected sRGB images (N, 3, H, W) in [0, 1], but got {images.dtype} of shape {tuple(images.shape)}"
             )
-        return self.network(self.prepare(images))
+        # A network in low precision gets what was prepared, and centred, in the precision of the images.
+        return self.network(self.prepare(images).to(next(self.network.parameters()).dtype))
 
     def extra_repr(self) -> str:
         return f"{self.config['model']!r}, {len(self.classes)} classes"
@@ -247,6 +346,9 @@ class Classifier(Pipeline):
 def read_pipeline(folder: str | os.PathLike[str], name: str = "model") -> Pipeline:
     """The pipeline in `folder/name.safetensors` and `folder/name.json`, whatever its kind, in evaluation mode."""
     weights, description = Path(folder) / f"{name}.safetensors", Path(folder) / f"{name}.json"
+    if not description.is_file() and Path(folder, "config.json").is_file():
+        # As the Hub has it.
+        description = Path(folder, "config.json")
     for path in (description, weights):
         if not path.is_file():
             raise FileNotFoundError(
@@ -259,58 +361,15 @@ def read_pipeline(folder: str | os.PathLike[str], name: str = "model") -> Pipeli
     kind = config.pop("lightfast", None) if isinstance(config, dict) else None
     if not isinstance(kind, str) or kind not in Pipeline.kinds:
         raise ValueError(f"{description} does not describe a model of lightfast ({', '.join(Pipeline.kinds)})")
+    written = config.pop("format", FORMAT)
+    if written != FORMAT:
+        raise ValueError(
+            f"{description} is in format {written!r}, but this version of lightfast reads format {FORMAT}: it was "
+            "written by another version, which the model needs"
+        )
     try:
         pipeline = Pipeline.kinds[kind].from_config(config)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{description} does not describe a {kind}: {error}") from None
     load_weights(pipeline, weights)
     return pipeline.eval()
-
-
-def save_weights(module: nn.Module, path: Path) -> None:
-    """Write the module's state as safetensors, the whole file or nothing."""
-    state = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
-    write_whole(path, _safetensors().save(state))
-
-
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Load the state that :func:`save_weights` wrote; a sentence if it is another module's, or no safetensors file."""
-    safetensors = _safetensors()
-    try:
-        state: dict[str, Tensor] = safetensors.load(path.read_bytes())
-    except Exception as error:
-        raise ValueError(
-            f"{path} is not a complete safetensors file ({error}): it was cut short, or is something else"
-        ) from None
-    wanted = module.state_dict()
-    wrong = [f"{key} is missing" for key in wanted.keys() - state.keys()]
-    wrong += [f"{key} has no place" for key in state.keys() - wanted.keys()]
-    wrong += [
-        f"{key} is {tuple(state[key].shape)} instead of {tuple(value.shape)}"
-        for key, value in wanted.items()
-        if key in state and state[key].shape != value.shape
-    ]
-    if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise ValueError(
-            f"{path} holds the weights of another network than the one they are for: "
-            f"{'; '.join(sorted(wrong)[:3])}{more}"
-        )
-    module.load_state_dict(state)
-
-
-def _safetensors() -> Any:
-    try:
-        from safetensors import torch as safetensors_torch
-    except ImportError:
-        raise ImportError(
-            "saved models are safetensors files, and that package is not installed: pip install lightfast[train]"
-        ) from None
-    return safetensors_torch
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write all of the file or nothing: a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    os.replace(partial, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from lightfast.functional import PoolKind, add_offset, group_pool
@@ -45,7 +46,8 @@ class Wrapped(nn.Module):
         if y.dim() != x.dim():
             # Positions are of size 1 in the group means, so what is left is (N, g).
             offset = offset.flatten(1)
-        return add_offset(y, offset, self.out_groups, self.dim)
+        # In the precision of the input: a network in a lower one would round what is added back.
+        return add_offset(y.to(torch.promote_types(y.dtype, x.dtype)), offset, self.out_groups, self.dim)
 
     def extra_repr(self) -> str:
         return f"offset_groups={self.offset_groups}, output={self.output!r}, pool={self.pool!r}"

@@ -23,6 +23,16 @@ def recipe(name, **changes):
     return Recipe(**{"steps": 20, "batch_size": 16, "log_every": 4, **RECIPES[name], **changes})
 
 
+def model_without_idle_bias():
+    """The toy network, less the bias before its batch norm.
+
+    Its gradient is 0 but for rounding, and Adam makes full steps of that, so that no two ways of computing agree on it.
+    """
+    model = toy_model()
+    model[0].register_parameter("bias", None)
+    return model
+
+
 class EagerGraph:
     """Stands for a graph where there is no CUDA: replaying does the captured work again."""
 
@@ -58,8 +68,10 @@ def test_a_graph_trains_as_the_plain_loop_does(name):
     models, logs = [], []
     for graph in (False, True):
         log, how = {}, recipe(name, graph=graph)
-        trained = train(toy_model(), ToyTask(), how, progress=False, on_log=lambda s, v, to=log: to.update({s: v}))
-        models.append(state(trained))
+        model = model_without_idle_bias()
+        models.append(
+            state(train(model, ToyTask(), how, progress=False, on_log=lambda s, v, to=log: to.update({s: v})))
+        )
         logs.append(log)
     rounding = 2e-2 if name == "bfloat16" else 2e-3
     torch.testing.assert_close(models[1], models[0], rtol=rounding, atol=rounding)

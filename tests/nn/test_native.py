@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightfast import models
-from lightfast.nn import _native
+from lightfast.nn import _native, _norm_act
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._statistics import Statistics
 
@@ -24,36 +24,94 @@ def run(u, shortcut, parameters, training, slope, weights):
     return [z, offset, *running, *gradients]
 
 
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
 @needs_library
 @pytest.mark.parametrize(
-    ("training", "slope", "with_shortcut"), list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False]))
+    ("training", "slope", "with_shortcut", "layout"),
+    list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False], LAYOUTS)),
 )
-def test_it_is_what_torch_computes(training, slope, with_shortcut, monkeypatch):
-    u = torch.randn(5, 6, 7, 3) + 50
+def test_it_is_what_torch_computes(training, slope, with_shortcut, layout, monkeypatch):
+    u = (torch.randn(5, 6, 7, 3) + 50).contiguous(memory_format=layout)
     shortcut = torch.randn_like(u) if with_shortcut else None
     parameters = [torch.randn(6) for _ in range(3)]
     weights = torch.randn_like(u), torch.randn(5, 3)
-    assert _native.suits(u, shortcut)
+    assert _native.suits(u)
     in_c = run(u, shortcut, parameters, training, slope, weights)
+    assert in_c[0].is_contiguous(memory_format=layout)
     monkeypatch.setattr(_native, "_library", lambda: None)
-    assert not _native.suits(u, shortcut)
+    assert not _native.suits(u)
     torch.testing.assert_close(in_c, run(u, shortcut, parameters, training, slope, weights), atol=1e-4, rtol=1e-5)
+
+
+@needs_library
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("features", [3, 15, 33, 63, 64, 90])
+def test_any_width_and_any_size(features, layout, monkeypatch):
+    """Vectors are filled from several pixels where features are few, and the last of them are cut."""
+    for size in ((1, 1), (1, 5), (7, 9)):
+        u = torch.randn(3, features, *size).contiguous(memory_format=layout)
+        passes = [_native.moments(u, u)]
+        mean = passes[0][0]
+        scale, shift = torch.randn(features), torch.randn(3, features)
+        z = _native.apply(u, u, scale, shift, 0.1)
+        dz = torch.randn_like(u)
+        passes += [(z,), _native.backward_moments(dz, z, u, mean, 0.1)]
+        passes += [_native.backward_apply(dz, z, u, scale, scale, shift, shift, 0.1, True)]
+        expected = [_norm_act._moments(u, u), (_norm_act._apply(u, u, scale, shift, 0.1),)]
+        expected += [_norm_act._backward_moments(dz, z, u, mean, 0.1)]
+        expected += [_norm_act._backward_apply(dz, z, u, scale, scale, shift, shift, 0.1, True)]
+        for found, wanted in zip(passes, expected, strict=True):
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@needs_library
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("with_shortcut", [True, False])
+def test_in_bfloat16_it_rounds_once(with_shortcut, layout):
+    u = torch.randn(5, 6, 7, 3).contiguous(memory_format=layout).bfloat16()
+    shortcut = torch.randn_like(u) if with_shortcut else None
+    parameters = [torch.randn(6) for _ in range(3)]
+    weights = torch.randn_like(u), torch.randn(5, 3)
+    assert _native.suits(u)
+    low = run(u, shortcut, parameters, True, 0.0, weights)
+    exact = run(u.float(), None if shortcut is None else shortcut.float(), parameters, True, 0.0, weights)
+    torch.testing.assert_close(low[0], exact[0].bfloat16(), atol=0.0, rtol=2**-7)
+    torch.testing.assert_close([t.float() for t in low[1:]], [t.float() for t in exact[1:]], atol=0.05, rtol=0.02)
+    assert low[0].dtype == low[4].dtype == torch.bfloat16
+
+
+@needs_library
+def test_a_shortcut_may_lie_otherwise():
+    """As one that was padded does: in another type and memory format than the map it is added to."""
+    u = torch.randn(2, 6, 4, 4).contiguous(memory_format=torch.channels_last)
+    shortcut = torch.randn(2, 6, 4, 4, dtype=torch.float64)
+    parameters = [torch.randn(6) for _ in range(3)]
+    weights = torch.randn_like(u), torch.randn(2, 3)
+    expected = run(u, shortcut.float().to(memory_format=torch.channels_last), parameters, True, 0.0, weights)
+    for found, wanted in zip(run(u, shortcut, parameters, True, 0.0, weights), expected, strict=True):
+        torch.testing.assert_close(found.float(), wanted)
+    with pytest.raises(ValueError, match="does not fit"):
+        run(u, shortcut[..., :2], parameters, True, 0.0, weights)
 
 
 @needs_library
 def test_it_takes_only_what_it_can():
     x = torch.zeros(2, 6, 4, 4)
-    assert _native.suits(x, None)
-    for other in (x.double(), x.to(memory_format=torch.channels_last), torch.zeros(2, 6), x[:, ::2]):
+    assert all(_native.suits(map) for map in (x, x.bfloat16(), x.to(memory_format=torch.channels_last), x[0]))
+    for other in (x.double(), x.half(), torch.zeros(2, 6), x[:, ::2], x[:0], x.to("meta")):
         assert not _native.suits(other)
-    assert not _native.suits(x, torch.zeros(2, 6, 2, 2))
+        assert not _native.suits(x, other)
+    assert _native.suits(x, None, x.clone())
 
 
 @needs_library
 def test_not_a_number_stays_one():
-    u = torch.full((2, 6, 4, 4), float("nan"))
-    z, _ = norm_act(u, None, None, torch.ones(6), torch.zeros(6), Statistics(True, None, None, 0.1, 1e-5), 3, 0.0)
-    assert z.isnan().all()
+    for dtype in (torch.float32, torch.bfloat16):
+        u = torch.full((2, 6, 4, 4), float("nan"), dtype=dtype)
+        z, _ = norm_act(u, None, None, torch.ones(6), torch.zeros(6), Statistics(True, None, None, 0.1, 1e-5), 3, 0.0)
+        assert z.isnan().all()
 
 
 def test_without_a_compiler_torch_does_the_work(monkeypatch, tmp_path):

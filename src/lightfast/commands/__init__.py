@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lightfast.commands import classify, evaluate, reproduce, train
+from lightfast.commands import bench, classify, evaluate, reproduce, train
 from lightfast.commands.balance import balance
 from lightfast.commands.certify import certify
+from lightfast.commands.export import export
+from lightfast.commands.inpaint import inpaint
 from lightfast.commands.reproduce_illuminant import illuminant, train_illuminant
+from lightfast.commands.reproduce_inpainting import inpainting, train_inpainting
 
 __all__ = ["app"]
 
@@ -41,9 +44,14 @@ def _lightfast(
 
 reproduce.app.command("illuminant")(illuminant)
 train.app.command("illuminant")(train_illuminant)
+reproduce.app.command("inpainting")(inpainting)
+train.app.command("inpainting")(train_inpainting)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(train.app, name="train")
 app.command("evaluate")(evaluate.evaluate)
 app.command("classify")(classify.classify)
 app.command("balance")(balance)
+app.command("inpaint")(inpaint)
 app.command("certify")(certify)
+app.add_typer(bench.app, name="bench")
+app.command("export")(export)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from lightfast.pipelines import Classifier
+    from lightfast.pipelines import Classifier, Pipeline
     from lightfast.tasks.pictures import Images, Pictures
     from lightfast.tasks.plans import Plan
 
@@ -33,6 +33,7 @@ __all__ = [
     "choose_plan",
     "load_classifier",
     "load_pictures",
+    "load_pipeline",
     "load_test_images",
     "parse_setting",
     "say",
@@ -147,16 +148,25 @@ def load_test_images(data: Path | None, size: int | None) -> tuple[Images, Tenso
 def load_classifier(name: str) -> Classifier:
     """The classifier in a folder, or the pretrained one of that name."""
     from lightfast.pipelines import Classifier
-    from lightfast.pretrained import pretrained, pretrained_names
 
     if Path(name).is_dir():
         return Classifier.load(name)
-    if name not in pretrained_names():
-        raise ValueError(
-            f"{name!r} is neither a folder with a trained classifier nor a pretrained model; "
-            f"pretrained are: {', '.join(pretrained_names()) or 'none'}"
-        )
-    classifier = pretrained(name)
+    classifier = load_pipeline(name, "trained classifier")
     if not isinstance(classifier, Classifier):
         raise ValueError(f"the pretrained model {name!r} is a {type(classifier).__name__}, not a Classifier")
     return classifier
+
+
+def load_pipeline(name: str, wanted: str = "trained model") -> Pipeline:
+    """The pipeline in a folder, or the pretrained one of that name."""
+    from lightfast.pipelines import read_pipeline
+    from lightfast.pretrained import pretrained, pretrained_names
+
+    if Path(name).is_dir():
+        return read_pipeline(name)
+    if name not in pretrained_names():
+        raise ValueError(
+            f"{name!r} is neither a folder with a {wanted} nor a pretrained model; "
+            f"pretrained are: {', '.join(pretrained_names()) or 'none'}"
+        )
+    return pretrained(name)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightfast.data.error import DataError
 
-__all__ = ["ImageFolder", "LazyImages", "load_folder", "load_image"]
+__all__ = ["ImageFolder", "LazyImages", "decode_all", "images_in", "load_folder", "load_image"]
 
 Split = Literal["train", "val"]
 
@@ -165,13 +165,13 @@ def load_folder(
         differing = min(set(classes) ^ set(_class_names(folder)))
         lacking, having = (folder, train) if differing in classes else (train, folder)
         raise DataError(f"{lacking} has no class folder {differing}, but {having} has: both need the same classes")
-    by_class = [_images_in(folder / name) for name in classes]
+    by_class = [images_in(folder / name, "class folder") for name in classes]
     paths = [path for images in by_class for path in images]
     labels = torch.tensor([label for label, images in enumerate(by_class) for _ in images])
     if size is None:
         size = _common_size(paths)
     lazy = LazyImages(paths, size)
-    images = _decode_all(lazy) if len(paths) * 3 * size * size <= memory else lazy
+    images = decode_all(lazy) if len(paths) * 3 * size * size <= memory else lazy
     return ImageFolder(images, labels, classes)
 
 
@@ -210,10 +210,11 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _images_in(folder: Path) -> list[Path]:
+def images_in(folder: Path, kind: str = "folder") -> list[Path]:
+    """The image files in a folder and the folders in it, sorted by path; `kind` is what an error calls it."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
     if not paths:
-        raise DataError(f"the class folder {folder} has no images ({', '.join(sorted(_SUFFIXES))})")
+        raise DataError(f"the {kind} {folder} has no images ({', '.join(sorted(_SUFFIXES))})")
     return paths
 
 
@@ -230,7 +231,7 @@ def _common_size(paths: Sequence[Path]) -> int:
     return first.width
 
 
-def _decode_all(images: LazyImages) -> Tensor:
+def decode_all(images: LazyImages) -> Tensor:
     """All images, (N, 3, S, S). Threads suffice: decoders let others run meanwhile."""
     decoded = torch.empty(len(images), 3, images.size, images.size, dtype=torch.uint8)
 

@@ -6,16 +6,18 @@ from lightfast.engine.order import Draw
 from lightfast.engine.processes import sync_batch_norm
 from lightfast.engine.recipe import Recipe
 from lightfast.engine.schedule import learning_rate
-from lightfast.engine.task import LazyTask, Phase, Task
+from lightfast.engine.task import GameTask, LazyTask, Phase, Player, Task
 
 __all__ = [
     "CHECKPOINT",
     "CheckpointError",
     "Diverged",
     "Draw",
+    "GameTask",
     "Job",
     "LazyTask",
     "Phase",
+    "Player",
     "Recipe",
     "Task",
     "learning_rate",

@@ -186,7 +186,8 @@ class _Run:
             self.display.advance(self.bar, self.step)
             if self.step % self.recipe.log_every == 0 or self.done:
                 self._log()
-            if self.checkpoint is not None and (self.step % self.recipe.checkpoint_every == 0 or self.done):
+            every = self.recipe.checkpoint_every
+            if self.checkpoint is not None and every and (self.step % every == 0 or self.done):
                 self._save(self.checkpoint)
 
     def finish(self) -> None:

@@ -37,7 +37,7 @@ class Recipe:
         clip: largest norm of the gradient; None for any.
         seed: of the order of the samples, the augmentation and the dropout.
         log_every: steps between two log lines.
-        checkpoint_every: steps between two checkpoints.
+        checkpoint_every: steps between two checkpoints; 0 for none, where writing one takes longer than is ever lost.
         channels_last: keep the weights of convolutions in that memory format.
         graph: replay the whole step from a CUDA graph. Ignored where that cannot be: on other devices, in many
             processes, for data that is read lazily.
@@ -71,9 +71,15 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Complain about values that cannot be meant, in a sentence."""
-        for name in ("steps", "batch_size", "accumulate", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in (
+            ("steps", 1),
+            ("batch_size", 1),
+            ("accumulate", 1),
+            ("log_every", 1),
+            ("checkpoint_every", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name, choices in (
             ("optimizer", get_args(OptimizerName)),
             ("schedule", get_args(ScheduleName)),

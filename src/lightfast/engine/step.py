@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from lightfast.engine.order import Order
 from lightfast.engine.processes import average_gradients
 from lightfast.engine.recipe import Recipe
 from lightfast.engine.schedule import learning_rate
-from lightfast.engine.task import Phase, Task
+from lightfast.engine.task import GameTask, Phase, Player, Task
 
 __all__ = ["GraphedStep", "Step"]
 
@@ -51,9 +53,8 @@ class Step:
 
     def prepare(self, step: int) -> None:
         """Set what differs between steps."""
-        lr = learning_rate(self.recipe, step)
         for phase in self.phases:
-            set_learning_rate(phase.optimizer, lr)
+            set_learning_rate(phase.optimizer, learning_rate(phase.recipe, step))
         if self.average is not None:
             self.average.set_step(step)
 
@@ -71,20 +72,42 @@ class Step:
             inputs: one a micro-batch.
             seeds: likewise; None where the randomness is seeded from outside, as under a CUDA graph.
         """
+        batches: list[Any] = []
         for phase in self.phases:
             phase.optimizer.zero_grad(set_to_none=True)
-            for number, indices in enumerate(inputs):
-                if seeds is not None:
-                    self.seed(seeds[number])
-                with torch.no_grad():
-                    batch = self.task.batch(indices, self.generator)
-                self._backward(phase, batch, 1 / len(inputs))
+            with self._turn_of(phase):
+                for number, indices in enumerate(inputs):
+                    if phase is self.phases[0]:
+                        batch = self._make_batch(indices, None if seeds is None else seeds[number])
+                        if len(self.phases) > 1:
+                            batches.append(batch)
+                    else:
+                        batch = batches[number]
+                    self._backward(phase, batch, 1 / len(inputs))
             average_gradients(phase.parameters)
-            if self.recipe.clip is not None:
-                nn.utils.clip_grad_norm_(phase.parameters, self.recipe.clip)
+            if phase.recipe.clip is not None:
+                nn.utils.clip_grad_norm_(phase.parameters, phase.recipe.clip)
             phase.optimizer.step()
         if self.average is not None:
             self.average.update()
+
+    @torch.no_grad()
+    def _make_batch(self, indices: Any, seed: int | None) -> Any:
+        if seed is not None:
+            self.seed(seed)
+        return self.task.batch(indices, self.generator)
+
+    @contextmanager
+    def _turn_of(self, phase: Phase) -> Iterator[None]:
+        """While a player moves, the parameters of the others want no gradient."""
+        still = [parameter for other in self.phases if other is not phase for parameter in other.parameters]
+        for parameter in still:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in still:
+                parameter.requires_grad_(True)
 
     def _backward(self, phase: Phase, batch: Any, share: float) -> None:
         """Add the gradient of a micro-batch that is this share of the process's batch."""
@@ -135,7 +158,15 @@ class GraphedStep:
 
 
 def _phases(model: nn.Module, task: Task, recipe: Recipe, capturable: bool) -> list[Phase]:
-    """The players of a task: one, the model, which moves all of its parameters that require a gradient."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = make_optimizer(parameters, recipe, capturable=capturable)
-    return [Phase(parameters, lambda batch: task.loss(model, batch), optimizer)]
+    """The players of a task; where there is one, it is the model, which moves all that requires a gradient."""
+    if isinstance(task, GameTask):
+        players = task.players(model)
+    else:
+        everything = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        players = [Player(everything, lambda batch: task.loss(model, batch))]
+    phases = []
+    for player in players:
+        own, parameters = dataclasses.replace(recipe, **player.changes), list(player.parameters)
+        optimizer = make_optimizer(parameters, own, capturable=capturable)
+        phases.append(Phase(parameters, player.loss, optimizer, own))
+    return phases

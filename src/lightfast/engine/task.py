@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,8 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightfast.engine.order import Draw
+from lightfast.engine.recipe import Recipe
 
-__all__ = ["LazyTask", "Phase", "Task"]
+__all__ = ["GameTask", "LazyTask", "Loss", "Phase", "Player", "Task"]
+
+Loss = Callable[[Any], tuple[Tensor, dict[str, Tensor]]]
+"""From a batch to a loss, and values to log by name: tensors without axes."""
 
 
 class Task(Protocol):
@@ -51,9 +55,38 @@ class LazyTask(Protocol):
 
 
 @dataclass(frozen=True)
+class Player:
+    """One of several that are trained together, each for its own end: the generator of images, and their critic.
+
+    Args:
+        parameters: of the model, those that it moves. Those of the other players are constants in its loss.
+        loss: what it wants to be small.
+        changes: values of the recipe that are its own, such as `lr` or `betas`.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    loss: Loss
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class GameTask(Protocol):
+    """A task for several players. It has all of :class:`Task`, of which `loss` is not asked for, and this.
+
+    In each step the players take turns, in order, on the same batch: a player may leave in it what the next ones need.
+    The value logged as `loss` is the sum over players.
+    """
+
+    def players(self, model: nn.Module) -> Sequence[Player]:
+        """Who takes part; asked once, with the model on its device."""
+        ...
+
+
+@dataclass(frozen=True)
 class Phase:
-    """One player's turn within a step: the loss of a batch, and the optimizer of the parameters that it moves."""
+    """One player's turn within a step: the loss of a batch, the parameters that it moves, and how."""
 
     parameters: list[nn.Parameter]
-    loss: Callable[[Any], tuple[Tensor, dict[str, Tensor]]]
+    loss: Loss
     optimizer: Optimizer
+    recipe: Recipe

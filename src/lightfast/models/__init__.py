@@ -8,13 +8,20 @@ from torch import nn
 
 from lightfast.functional import Scope
 from lightfast.models.cerberus import Cerberus, LocalCerberus
+from lightfast.models.context_encoder import ContextEncoder
 from lightfast.models.resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
+from lightfast.models.resnet9 import ResNet9
 from lightfast.models.vocabulary import vocabulary
 
 __all__ = ["create", "names"]
 
 ESTIMATORS = {"cerberus": Cerberus, "cerberus-local": LocalCerberus}
+INPAINTERS: dict[str, dict[str, Any]] = {
+    "context-encoder": {},
+    "context-encoder-slim": {"base": 24, "bottleneck": 360},
+}
 CIFAR_DEPTHS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
+FAST_WIDTHS = {"resnet9": 64, "resnet9-narrow": 32, "resnet9-wide": 96}
 
 
 def names() -> list[str]:
@@ -23,7 +30,7 @@ def names() -> list[str]:
     >>> "resnet20" in names()
     True
     """
-    return [*CIFAR_DEPTHS, *IMAGENET_LAYERS, *ESTIMATORS]
+    return [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS, *ESTIMATORS, *INPAINTERS]
 
 
 def create(
@@ -43,25 +50,33 @@ def create(
         scope: whether groups are pooled over the `image` or at each `pixel`.
         constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
             image a network is as equivariant without, and fits its data better (see docs/recognition.md).
-        options: more arguments of :class:`Cerberus` and :class:`LocalCerberus`, which pool over the image.
+        options: more arguments of :class:`Cerberus`, :class:`LocalCerberus` and :class:`ContextEncoder`, which pool
+            over the image.
 
     Returns:
         A module from (N, 3, H, W) to scores (N, classes). Those of an equivariant network do not change with offsets.
-        `cerberus` and `cerberus-local` give illuminants (N, 3) instead, which follow them.
+        `cerberus` and `cerberus-local` give illuminants (N, 3) instead, and `context-encoder` and the smaller
+        `context-encoder-slim` the middle of an image (N, 3, 64, 64), which follow them.
 
     >>> import torch
     >>> create("resnet20", offset_groups=3)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
-    if name in ESTIMATORS:
+    if name in ESTIMATORS or name in INPAINTERS:
         if classes is not None or scope != "image":
-            raise ValueError(f"{name} estimates light and pools over the image: it takes no classes and no other scope")
+            does = "estimates light" if name in ESTIMATORS else "fills holes"
+            raise ValueError(f"{name} {does} and pools over the image: it takes no classes and no other scope")
+        if name in INPAINTERS:
+            return ContextEncoder(offset_groups, constrained=constrained, **(INPAINTERS[name] | options))
         return ESTIMATORS[name](offset_groups, constrained=constrained, **options)
     if options:
-        raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {', '.join(ESTIMATORS)}")
+        others = ", ".join([*ESTIMATORS, *INPAINTERS])
+        raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {others}")
     words = vocabulary(offset_groups, scope, constrained)
     if name in CIFAR_DEPTHS:
         return CifarResNet(words, CIFAR_DEPTHS[name], classes or 10)
+    if name in FAST_WIDTHS:
+        return ResNet9(words, classes or 10, FAST_WIDTHS[name])
     if name in IMAGENET_LAYERS:
         return ImageNetResNet(words, name, classes or 1000)
     raise ValueError(f"there is no network {name!r}; there are {', '.join(names())}")

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast import nn as lfnn
-from lightfast.functional import add_offset, group_pool
+from lightfast.functional import add_offset
 from lightfast.nn._constrained import applied_weight
+from lightfast.nn._center_act import center_act
 from lightfast.nn._lifted import Lifted
 
 __all__ = ["Cerberus", "LocalCerberus"]
@@ -46,6 +47,8 @@ class Cerberus(nn.Module):
     >>> sum(p.numel() for p in Cerberus(None).parameters()), sum(p.numel() for p in Cerberus(3).parameters())
     (203939, 196668)
     """
+
+    on_lifted_maps = True
 
     def __init__(
         self,
@@ -118,6 +121,8 @@ class LocalCerberus(nn.Module):
     >>> LocalCerberus(3)(torch.rand(2, 3, 64, 96)).shape
     torch.Size([2, 3])
     """
+
+    on_lifted_maps = True
 
     def __init__(
         self,
@@ -236,8 +241,8 @@ def _rectified(x: Lifted, groups: int | None) -> Lifted:
     """ReLU; of a lifted map `max(x, G φ(x))`, which is `relu(z - G φ(z))` above the offset `o + φ(z)`."""
     if groups is None or x.offset is None:
         return Lifted(F.relu(x.map), None)
-    mean = group_pool(x.map, groups)
-    return Lifted(F.relu(add_offset(x.map, -mean, groups)), x.offset + mean.flatten(1))
+    z, level = center_act(x.map, groups)
+    return Lifted(z, x.offset + level)
 
 
 def _halve(x: Lifted) -> Lifted:

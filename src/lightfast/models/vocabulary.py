@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast import nn as lfnn
-from lightfast.functional import Scope, center
+from lightfast.functional import Scope, center, statistics_dtype
 from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted
 
 __all__ = ["Conventional", "Lifting", "Local", "Vocabulary", "vocabulary"]
@@ -127,7 +128,7 @@ class Local:
         return _nearest_multiple(features, self.offset_groups)
 
     def enter(self) -> nn.Module:
-        return nn.Identity()
+        return _Centre(self.offset_groups)
 
     def unit(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
@@ -170,6 +171,8 @@ def _nearest_multiple(features: int, groups: int) -> int:
 class _Unit(nn.Module):
     """Convolution, norm, an optional shortcut (centred where the sum would add two offsets), activation."""
 
+    in_order = ("conv", "norm")
+
     def __init__(self, conv: nn.Module, norm: nn.Module, act: nn.Module, offset_groups: int | None = None) -> None:
         super().__init__()
         self.conv, self.norm, self.act, self.offset_groups = conv, norm, act, offset_groups
@@ -179,6 +182,17 @@ class _Unit(nn.Module):
         if shortcut is not None:
             y = y + (shortcut if self.offset_groups is None else center(shortcut, self.offset_groups, scope="pixel"))
         return self.act(y)
+
+
+class _Centre(nn.Module):
+    """`x - G φ(x)` over the whole image, so that low precision keeps its digits; the scores do not see it."""
+
+    def __init__(self, offset_groups: int) -> None:
+        super().__init__()
+        self.offset_groups = offset_groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return center(x, self.offset_groups)
 
 
 class _Subsample(nn.Module):
@@ -246,8 +260,15 @@ class _Scores(nn.Module):
         self.linear, self.offset_groups = linear, offset_groups
 
     def forward(self, x: Tensor) -> Tensor:
-        scores = self.linear(x.mean((2, 3)))
+        scores = self._score(x.mean((2, 3), dtype=statistics_dtype(x)), x.dtype)
         if self.offset_groups is None:
             return scores
         scores = scores.unflatten(1, (self.offset_groups, -1)).mean(1)
         return scores - scores.mean(1, keepdim=True)
+
+    def _score(self, means: Tensor, dtype: torch.dtype) -> Tensor:
+        """The linear layer; under autocast in float32, since these few numbers would lose what the maps have kept."""
+        if not torch.is_autocast_enabled(means.device.type):
+            return self.linear(means.to(dtype))
+        with torch.autocast(means.device.type, enabled=False):
+            return self.linear(means)

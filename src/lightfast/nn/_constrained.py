@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, Self, TypeAlias
 
+import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 
 from lightfast.functional import Constraint, check_feasible, project_weight
 from lightfast.groups import Groups, GroupSpec, resolve
@@ -15,13 +18,37 @@ InOutGroups: TypeAlias = GroupSpec | tuple[GroupSpec, GroupSpec]
 """One specification for input and output alike, or (input, output)."""
 
 
+class _Kept(NamedTuple):
+    """Projections of a weight, by how they were made, and what tells whether it is still that weight.
+
+    In-place changes raise a tensor's version. Another tensor behind the same parameter (`weight.data = ...`) does not,
+    but lies elsewhere in memory, since `values` keeps the first one where it is.
+    """
+
+    weight: Tensor
+    version: int
+    values: Tensor
+    projections: dict[Hashable, Tensor]
+
+    def holds_for(self, weight: Tensor) -> bool:
+        same = self.weight is weight and self.version == weight._version and self.values.dtype == weight.dtype
+        return same and self.values.data_ptr() == weight.data_ptr()
+
+
 class Constrained(nn.Module):
-    """Mixin of the layers that keep a raw weight and project it in `forward` onto `(Σ_taps W) G_m = G_n`."""
+    """Mixin of the layers that keep a raw weight and project it in `forward` onto `(Σ_taps W) G_m = G_n`.
+
+    In evaluation mode, where no gradient is wanted, the projected weight is kept until the raw one changes: by
+    `load_state_dict`, `to`, or in place. Changes in place through `weight.data`, of which torch keeps no account, are
+    seen after the next `train()` or `eval()`; make them under `torch.no_grad()` instead.
+    """
 
     weight: Tensor
     in_groups: Groups
     out_groups: Groups
     constraint: Constraint
+    _kept: _Kept | None = None
+    _keeps: bool = True
 
     def _constrain(
         self,
@@ -47,7 +74,45 @@ class Constrained(nn.Module):
 
     def projected_weight(self) -> Tensor:
         """The weight that the layer applies: the raw one, projected orthogonally onto the constraint."""
-        return project_weight(self.weight, self.in_groups, self.out_groups, constraint=self.constraint)
+        return self.projection(None, self._project)
+
+    def projection(self, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """`make(weight)`, kept in evaluation mode under the name `kind` for as long as the weight stays what it is."""
+        weight = self.weight
+        if self.training or torch.compiler.is_compiling():
+            return make(weight)
+        if weight.requires_grad and torch.is_grad_enabled():
+            # Somebody trains in evaluation mode, and fused optimizers and CUDA graphs do not raise a weight's version:
+            # nothing is kept before the mode is set again.
+            self.__dict__.update(_kept=None, _keeps=False)
+            return make(weight)
+        if not self._keeps or not _may_be_kept(weight):
+            return make(weight)
+        kept = self._kept
+        if kept is None or not kept.holds_for(weight):
+            kept = _Kept(weight, weight._version, weight.detach(), {})
+            self.__dict__["_kept"] = kept
+        if kind not in kept.projections:
+            # A tensor made in inference mode could not be used where a gradient of the input is wanted.
+            with torch.inference_mode(False), torch.no_grad():
+                kept.projections[kind] = make(weight)
+        return kept.projections[kind]
+
+    def _project(self, weight: Tensor) -> Tensor:
+        return project_weight(weight, self.in_groups, self.out_groups, constraint=self.constraint)
+
+    def train(self, mode: bool = True) -> Self:
+        """Torch's, and what was projected is forgotten."""
+        self.__dict__.update(_kept=None, _keeps=True)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.__dict__["_kept"] = None
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: everything but what can be projected again."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_kept", "_keeps")}
 
     def extra_repr(self) -> str:
         same = self.in_groups == self.out_groups or (self.in_groups.is_even and self.out_groups.is_even)
@@ -55,6 +120,19 @@ class Constrained(nn.Module):
         return f"{super().extra_repr()}, offset_groups={shown}"
 
 
-def applied_weight(layer: nn.Linear | nn.modules.conv._ConvNd) -> Tensor:
+def applied_weight(layer: Any) -> Tensor:
     """The weight that a linear layer or convolution applies: a constrained one's is projected, torch's own is not."""
     return layer.projected_weight() if isinstance(layer, Constrained) else layer.weight
+
+
+def _may_be_kept(weight: Tensor) -> bool:
+    """Whether what follows from a weight may outlive the call: it is a plain parameter, and nothing is under way.
+
+    What functional transforms and traces make of a weight is theirs alone, and so is what is computed while a CUDA
+    graph is captured.
+    """
+    if type(weight) is not nn.Parameter or weight.is_inference():
+        return False
+    if weight.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return torch._C._len_torch_dispatch_stack() == 0 and peek_interpreter_stack() is None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast.functional import Constraint, add_offset, group_pool, project_weight
 from lightfast.groups import check_features
 from lightfast.nn._constrained import Constrained, InOutGroups
+from lightfast.nn._norm_act_triton import project_padded, suits
 from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
@@ -74,9 +76,14 @@ class _Conv(Constrained):
     def _pads(self) -> bool:
         return any(self._reversed_padding_repeated_twice)
 
-    def projected_weight(self) -> Tensor:
+    def _project(self, weight: Tensor) -> Tensor:
+        shared = self.in_groups.count if self.in_groups.is_even and self.out_groups.is_even else 0
+        plain = self.groups == 1 and self.constraint == "sum"
+        if shared and plain and suits(weight, max(weight.shape[:2]), shared):
+            shape = weight.shape[0], weight.shape[1]
+            return project_padded(weight, shared, *shape, weight.dtype, torch.contiguous_format)
         return project_weight(
-            self.weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint
+            weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint
         )
 
     def forward(self, input: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ class ConvNormAct2d(nn.Module):
         layout = torch.channels_last if last else torch.contiguous_format
         shape = (outputs, inputs, dtype, layout)
         if isinstance(conv, Conv2d):
-            weight = project_padded(conv.weight, self.offset_groups, *shape)
+            weight = conv.projection(shape, lambda raw: project_padded(raw, self.offset_groups, *shape))
         else:
             weight = fit_weight(conv.weight, *shape)
         z = fit_channels(z.to(dtype), inputs).contiguous(memory_format=layout)

@@ -1,85 +1,102 @@
-/* The two passes over the map of `norm_act`, forward and backward, for float32 maps that lie plane by plane: a plane is
- * one feature of one image, `positions` numbers in a row. The formulas are in _norm_act.py. */
+/* The passes over the map of `norm_act`, for maps in float32 and in bfloat16. The formulas are in _norm_act.py. */
 
-#define PLANES _Pragma("omp parallel for schedule(static) num_threads(threads)")
+#include <math.h>
+#include <stddef.h>
 
-/* Mean and variance of each plane, and the mean of the shortcut's. The second reading of a plane comes from the cache. */
-void moments(const float *restrict u, const float *restrict s, float *restrict mean, float *restrict var,
-             float *restrict s_mean, long planes, long positions, int threads) {
-    PLANES for (long i = 0; i < planes; i++) {
-        const float *x = u + i * positions;
-        float total = 0, spread = 0;
-        for (long p = 0; p < positions; p++) total += x[p];
-        const float middle = total / positions;
-        for (long p = 0; p < positions; p++) spread += (x[p] - middle) * (x[p] - middle);
-        mean[i] = middle;
-        var[i] = spread / positions;
-        if (s) {
-            const float *y = s + i * positions;
-            float other = 0;
-            for (long p = 0; p < positions; p++) other += y[p];
-            s_mean[i] = other / positions;
+typedef unsigned short bfloat16;
+
+typedef union {
+    float number;
+    unsigned bits;
+} both;
+
+static inline float from_bfloat16(bfloat16 x) {
+    const both value = {.bits = (unsigned)x << 16};
+    return value.number;
+}
+
+/* To the nearest, ties to even; what is not a number stays so. */
+static inline bfloat16 to_bfloat16(float x) {
+    const both value = {.number = x};
+    const unsigned rounded = (value.bits + 0x7fff + ((value.bits >> 16) & 1)) >> 16;
+    return (value.bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bfloat16)rounded;
+}
+
+/* How many pixels of a channels-last map are worked on at a time: so many that they fill whole vectors. */
+static inline long pixels_at_a_time(long features) {
+    long pixels = 1;
+    while (features < 64 && pixels * features % 16) pixels *= 2;
+    return pixels;
+}
+
+/* A feature's value for each of these pixels. */
+static inline void repeat(const float *restrict values, float *restrict table, long features, long pixels) {
+    for (long i = 0; i < pixels; i++)
+        for (long c = 0; c < features; c++) table[i * features + c] = values[c];
+}
+
+/* The means over all positions, from the sums of each of these pixels. */
+static inline void gather(const float *restrict sums, float *restrict means, long features, long pixels,
+                          long positions) {
+    for (long c = 0; c < features; c++) {
+        float total = 0;
+        for (long i = 0; i < pixels; i++) total += sums[i * features + c];
+        means[c] = total / positions;
+    }
+}
+
+/* From a feature's parameters and running statistics to the constants of `infer`. */
+void constants(const float *restrict weight, const float *restrict bias, const float *restrict mean,
+               const float *restrict var, const float *restrict pre_bias, float *restrict scale, float *restrict shift,
+               float *restrict level, float *restrict after, float eps, long features, long groups) {
+    const long run = features / groups;
+    for (long g = 0; g < groups; g++) {
+        level[g] = after[g] = 0;
+        for (long c = g * run; c < (g + 1) * run; c++) {
+            const float b = pre_bias ? pre_bias[c] : 0;
+            scale[c] = weight[c] / sqrtf(var[c] + eps);
+            shift[c] = bias[c] + scale[c] * (b - mean[c]);
+            level[g] += b / run;
+            after[g] += shift[c] / run;
         }
     }
 }
 
-/* z = act(scale u + shift + s) */
-void apply(const float *restrict u, const float *restrict s, const float *restrict scale, const float *restrict shift,
-           float *restrict z, long planes, long features, long positions, float slope, int threads) {
-    PLANES for (long i = 0; i < planes; i++) {
-        const float a = scale[i % features], d = shift[i];
-        const float *x = u + i * positions, *y = s + i * positions;
-        float *out = z + i * positions;
-        if (s)
-            for (long p = 0; p < positions; p++) {
-                const float q = a * x[p] + d + y[p];
-                out[p] = q > 0 ? q : slope * q;
-            }
-        else
-            for (long p = 0; p < positions; p++) {
-                const float q = a * x[p] + d;
-                out[p] = q > 0 ? q : slope * q;
-            }
-    }
-}
-
-/* The means of dq = dz act' and of dq (u - mean). */
-void backward_moments(const float *restrict dz, const float *restrict z, const float *restrict u,
-                      const float *restrict mean, float *restrict first, float *restrict second, long planes,
-                      long positions, float slope, int threads) {
-    PLANES for (long i = 0; i < planes; i++) {
-        const float *g = dz + i * positions, *y = z + i * positions, *x = u + i * positions;
-        const float middle = mean[i];
-        float a = 0, b = 0;
-        for (long p = 0; p < positions; p++) {
-            const float dq = y[p] > 0 ? g[p] : slope * g[p];
-            a += dq;
-            b += dq * (x[p] - middle);
+/* An image's shift of each feature and offset of each group, from the means of its map and of its shortcut. */
+static inline void shift_image(const float *restrict mean, const float *restrict s_mean, const float *restrict undo,
+                               const float *restrict factor, const float *restrict scale, const float *restrict shift,
+                               const float *restrict level, const float *restrict after, float *restrict shifted,
+                               float *restrict offset, long features, long groups) {
+    const long run = features / groups;
+    for (long g = 0; g < groups; g++) {
+        float before = 0, rest = 0, added = 0;
+        for (long c = g * run; c < (g + 1) * run; c++) {
+            before += undo ? undo[c] * mean[c] : mean[c];
+            added += s_mean ? s_mean[c] : 0;
         }
-        first[i] = a / positions;
-        second[i] = b / positions;
+        before = level[g] + before / run;
+        for (long c = g * run; c < (g + 1) * run; c++) rest += factor[c] * mean[c] - scale[c] * before;
+        rest = after[g] + rest / run;
+        const float floor = rest + added / run;
+        for (long c = g * run; c < (g + 1) * run; c++) shifted[c] = shift[c] - scale[c] * before - floor;
+        offset[g] = before + rest;
     }
 }
 
-/* du = scale dq - slant u + constant, ds = dq + centring */
-void backward_apply(const float *restrict dz, const float *restrict z, const float *restrict u,
-                    const float *restrict scale, const float *restrict slant, const float *restrict constant,
-                    const float *restrict centring, float *restrict du, float *restrict ds, long planes, long features,
-                    long positions, float slope, int threads) {
-    PLANES for (long i = 0; i < planes; i++) {
-        const float a = scale[i % features], b = slant[i % features], c = constant[i], e = centring[i];
-        const float *g = dz + i * positions, *y = z + i * positions, *x = u + i * positions;
-        float *out = du + i * positions, *side = ds + i * positions;
-        if (ds)
-            for (long p = 0; p < positions; p++) {
-                const float dq = y[p] > 0 ? g[p] : slope * g[p];
-                out[p] = a * dq - b * x[p] + c;
-                side[p] = dq + e;
-            }
-        else
-            for (long p = 0; p < positions; p++) {
-                const float dq = y[p] > 0 ? g[p] : slope * g[p];
-                out[p] = a * dq - b * x[p] + c;
-            }
-    }
-}
+#define PARALLEL _Pragma("omp parallel for schedule(static) num_threads(threads)")
+
+#define MAP float
+#define NAME(pass) pass##_float
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#include "_native_passes.h"
+#undef MAP
+#undef NAME
+#undef LOAD
+#undef STORE
+
+#define MAP bfloat16
+#define NAME(pass) pass##_bfloat16
+#define LOAD(x) from_bfloat16(x)
+#define STORE(x) to_bfloat16(x)
+#include "_native_passes.h"

@@ -65,6 +65,9 @@ def norm_act(
         `z` like `u`, and the offset `φ(u + b) + φ(y)` (N, g) to be added to the map's own.
     """
     arguments = (u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
+    inferred = _infer(*arguments)
+    if inferred is not None:
+        return inferred
     if torch.compiler.is_compiling():
         # A compiler differentiates and fuses the plain operations by itself.
         z, found, _ = _forward(*arguments)
@@ -80,6 +83,27 @@ def norm_act(
             unbiased = var * (count / max(count - 1, 1))
             statistics.running_var.lerp_(unbiased.to(statistics.running_var.dtype), statistics.momentum)
     return z, offset
+
+
+def _infer(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    statistics: Statistics,
+    groups: int,
+    slope: float,
+) -> tuple[Tensor, Tensor] | None:
+    """The formula in one C pass, where it is for use and not for training, and images are enough for all cores."""
+    mean, var = statistics.running_mean, statistics.running_var
+    if statistics.training or torch.is_grad_enabled() or mean is None or var is None:
+        return None
+    if not _native.suits(u) or len(u) < torch.get_num_threads():
+        return None
+    constants = _native.constants(weight, bias, mean, var, pre_bias, statistics.eps, groups)
+    shortcut = None if shortcut is None else _native.fit(shortcut, u)
+    return None if constants is None else _native.infer(u, shortcut, constants, slope, groups)
 
 
 def group_mean(values: Tensor, groups: int) -> Tensor:
@@ -133,7 +157,8 @@ def _forward(
     slope: float,
 ) -> tuple[Tensor, _Coefficients, Tensor]:
     """`z`, the coefficients, and the mean (N, C) of `u`."""
-    native = _native.suits(u, shortcut)
+    native = _native.suits(u)
+    shortcut = _native.fit(shortcut, u) if native and shortcut is not None else shortcut
     mean, var, shortcut_mean = _native.moments(u, shortcut) if native else _moments(u, shortcut)
     biased = mean if pre_bias is None else mean + pre_bias.to(mean.dtype)
     found = _coefficients(biased, var, shortcut_mean, weight, bias, statistics, groups)
@@ -225,9 +250,8 @@ class _NormAct(torch.autograd.Function):
         per_image = u[0, 0].numel()
         exact = mean.dtype
         dz = torch.zeros_like(z) if dz is None else dz
-        if u.is_contiguous():
-            dz = dz.contiguous()
-        native = _native.suits(dz, z, u)
+        native = _native.suits(u)
+        dz = _native.fit(dz, u) if native else dz
         dq_mean, dq_u = (_native.backward_moments if native else _backward_moments)(dz, z, u, mean, slope)
 
         # C(dq) is the gradient of y; the offset φ(u + b) + φ(y) adds its own, equal over a group and its positions. It

@@ -105,9 +105,9 @@ class _ConvTranspose(Constrained):
                 "offset: use padding_mode 'replicate' or 'mean', or kernel_size = stride without padding"
             )
 
-    def projected_weight(self) -> Tensor:
+    def _project(self, weight: Tensor) -> Tensor:
         return project_weight(
-            self.weight,
+            weight,
             self.in_groups,
             self.out_groups,
             conv_groups=self.groups,

@@ -10,7 +10,7 @@ from typing import Any
 from lightfast.report.examples import Answer, Example, decode_png
 from lightfast.report.summary import StrategySummary
 
-__all__ = ["DARK", "LIGHT", "Theme", "error_figure", "examples_figure"]
+__all__ = ["DARK", "LIGHT", "Theme", "error_figure", "examples_figure", "new_figure", "png_of"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ _LINES: dict[str, tuple[str, str, str]] = {
 
 def error_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme = LIGHT) -> bytes:
     """Error over the saturation of the light, a line a strategy, with the spread over seeds as a band."""
-    figure, axes = _new_figure((8.6, 4.8), theme)
+    figure, (axes,) = new_figure((8.6, 4.8), theme)
     for summary in summaries:
         colour, dash, marker = _LINES.get(summary.name, (theme.ink, "-", "o"))
         means = [error.mean for error in summary.errors]
@@ -72,9 +72,7 @@ def error_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme 
     axes.legend(
         loc="upper left", fontsize=9, labelcolor=theme.ink, facecolor=theme.paper, edgecolor="none", framealpha=0.9
     )
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    return _png_of(figure, theme)
+    return png_of(figure)
 
 
 def examples_figure(examples: Sequence[Example], theme: Theme = LIGHT) -> bytes:
@@ -100,7 +98,7 @@ def examples_figure(examples: Sequence[Example], theme: Theme = LIGHT) -> bytes:
                 _draw_bars(bars, answers[column], example.truth, theme)
                 if column == 0:
                     bars.set_ylabel(name, fontsize=9, color=theme.ink, labelpad=8)
-    return _png_of(figure, theme)
+    return png_of(figure)
 
 
 def _draw_bars(axes: Any, answer: Answer, truth: str, theme: Theme) -> None:
@@ -120,20 +118,25 @@ def _draw_bars(axes: Any, answer: Answer, truth: str, theme: Theme) -> None:
         spine.set_visible(False)
 
 
-def _new_figure(size: tuple[float, float], theme: Theme) -> tuple[Any, Any]:
+def new_figure(size: tuple[float, float], theme: Theme, columns: int = 1) -> tuple[Any, list[Any]]:
+    """An empty figure of so many inches, and its axes side by side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, facecolor=theme.paper, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_facecolor(theme.paper)
-    axes.tick_params(colors=theme.ink, length=0, labelsize=9)
-    axes.xaxis.label.set_color(theme.ink)
-    axes.yaxis.label.set_color(theme.ink)
-    axes.spines["bottom"].set_color(theme.faint)
-    return figure, axes
+    panels = [figure.add_subplot(1, columns, number + 1) for number in range(columns)]
+    for axes in panels:
+        axes.set_facecolor(theme.paper)
+        axes.tick_params(colors=theme.ink, length=0, labelsize=9)
+        axes.xaxis.label.set_color(theme.ink)
+        axes.yaxis.label.set_color(theme.ink)
+        axes.spines["bottom"].set_color(theme.faint)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+    return figure, panels
 
 
-def _png_of(figure: Any, theme: Theme) -> bytes:
+def png_of(figure: Any) -> bytes:
+    """The figure as a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     file = io.BytesIO()

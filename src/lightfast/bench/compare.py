@@ -1,0 +1,232 @@
+"""The comparison of variants: for each subject, precision and mode, all of them side by side."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from lightfast.bench.subjects import COMPILED, RESIDUAL, VARIANTS, Mode, Subject, build, loss_of, sample
+from lightfast.bench.timing import Work, interleaved, peak_memory, quartiles, ratios
+
+__all__ = ["Comparison", "Measurement", "comparisons", "measure"]
+
+PrecisionName = Literal["float32", "bfloat16"]
+
+_LAYOUTS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Variants of a subject that are measured together, training and inference.
+
+    Args:
+        subject: the network and its batches.
+        precision: `bfloat16` is autocast.
+        variants: which of :data:`VARIANTS`.
+    """
+
+    subject: Subject
+    precision: PrecisionName
+    variants: tuple[str, ...]
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a compiler is among them, which takes its time."""
+        return any(name in COMPILED for name in self.variants)
+
+    @property
+    def title(self) -> str:
+        """What users see while it runs."""
+        return f"{self.subject.title}, {self.precision}{', compiled' if self.compiled else ''}"
+
+
+@dataclass
+class Measurement:
+    """How long to measure, and where.
+
+    Args:
+        device: where.
+        seconds: of each comparison in each mode, after everything is built and warm.
+        rounds: at least and at most so many samples of each variant.
+        profile: whether to say where the time of plain and ours goes.
+    """
+
+    device: torch.device
+    seconds: float = 5.0
+    rounds: tuple[int, int] = (5, 25)
+    profile: bool = False
+    profiles: list[str] = field(default_factory=list)
+
+
+def comparisons(
+    subjects: Sequence[Subject], precisions: Sequence[PrecisionName], compiled: bool, variants: Sequence[str] = ()
+) -> list[Comparison]:
+    """All comparisons, the most telling first: so that a run that is cut short has them.
+
+    Compilers are tried on the first subject alone, at the end.
+    """
+    chosen = tuple(name for name in VARIANTS if name not in COMPILED and (not variants or name in variants))
+
+    def of(subject: Subject) -> tuple[str, ...]:
+        # Widths differ by a sixteenth; what that does is seen on the residual networks.
+        return tuple(name for name in chosen if name != "same-widths" or subject.network in RESIDUAL)
+
+    every = [Comparison(subject, precision, of(subject)) for precision in precisions for subject in subjects]
+    if compiled:
+        every += [Comparison(subjects[0], precision, ("plain", "ours", *COMPILED)) for precision in precisions]
+    return every
+
+
+def measure(comparison: Comparison, how: Measurement, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """Measure a comparison; a record for training and one for inference, as JSON can hold them."""
+    records = []
+    modes: tuple[Mode, ...] = ("training", "inference")
+    for mode in modes:
+        say(f"{comparison.title}: {mode}")
+        records.append(_Bout(comparison, mode, how, say).record())
+        gc.collect()
+        if how.device.type == "cuda":
+            torch.cuda.empty_cache()
+    return records
+
+
+class _Bout:
+    """One comparison in one mode."""
+
+    def __init__(self, comparison: Comparison, mode: Mode, how: Measurement, say: Callable[[str], None]) -> None:
+        self.comparison, self.mode, self.how, self.device, self.say = comparison, mode, how, how.device, say
+        self.images, self.answers = sample(comparison.subject, how.device)
+        self.loss = loss_of(comparison.subject)
+        self.failed: dict[str, str] = {}
+        self.layouts: dict[str, str] = {}
+        self.memory: dict[str, int] = {}
+        self.building: dict[str, float] = {}
+        if comparison.compiled:
+            # A compiler gives up on code that it has compiled for many networks already.
+            torch.compiler.reset()
+
+    def record(self) -> dict[str, Any]:
+        works: dict[str, Work] = {}
+        for name in self.comparison.variants:
+            if name == "fused" and self.mode == "training":
+                continue
+            start = time.perf_counter()
+            try:
+                works[name] = self._best(name)
+            except Exception as error:
+                # Whatever a compiler or a device cannot do is a result too, and goes into the table by its name.
+                self.failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                self.say(f"  {name} cannot be measured: {self.failed[name]}")
+            self.building[name] = round(time.perf_counter() - start, 1)
+        samples = interleaved(works, self.how.seconds, self.how.rounds)
+        if self.how.profile and self.mode == "training":
+            for name in ("plain", "ours"):
+                if name in works:
+                    self.how.profiles.append(self._profile(name, works[name]))
+        base = samples.get("plain")
+        subject = self.comparison.subject
+        return {
+            "title": self.comparison.title,
+            "network": subject.network,
+            "batch": subject.batch,
+            "size": subject.size,
+            "precision": self.comparison.precision,
+            "mode": self.mode,
+            "compiled": self.comparison.compiled,
+            "variants": {
+                name: {
+                    "milliseconds": [round(1000 * value, 4) for value in quartiles(values)],
+                    "ratio": None if base is None else [round(value, 4) for value in ratios(values, base)],
+                    "memory": self.memory.get(name),
+                    "layout": self.layouts[name],
+                    "building_seconds": self.building[name],
+                    "samples": [round(1000 * value, 4) for value in values],
+                }
+                for name, values in samples.items()
+            },
+            "failed": self.failed,
+        }
+
+    def _best(self, name: str) -> Work:
+        """The variant in the memory format in which it is faster."""
+        candidates = {layout: self._work(name, layout) for layout in self._candidates(name)}
+        if len(candidates) == 1:
+            ((layout, (work, model)),) = candidates.items()
+        else:
+            works = {layout: work for layout, (work, _) in candidates.items()}
+            tried = interleaved(works, min(1.0, self.how.seconds), rounds=(2, 5))
+            layout = min(tried, key=lambda layout: min(tried[layout]))
+            work, model = candidates[layout]
+        self.layouts[name] = layout
+        if self.mode == "training":
+            self.memory[name] = peak_memory(work.once, model, self.device)
+        return work
+
+    def _candidates(self, name: str) -> tuple[str, ...]:
+        # 16-bit convolutions on a GPU are made for channels-last; a compiler chooses its own inside.
+        if name in COMPILED or (self.device.type == "cuda" and self.comparison.precision == "bfloat16"):
+            return ("channels-last",)
+        return tuple(_LAYOUTS)
+
+    def _work(self, name: str, layout: str) -> tuple[Work, nn.Module]:
+        model: Any = build(self.comparison.subject, name)
+        model = model.to(self.device, memory_format=_LAYOUTS[layout]).train(self.mode == "training")
+        images = self.images.contiguous(memory_format=_LAYOUTS[layout])
+        if name == "fused":
+            from lightfast import fuse
+
+            model = fuse(model)
+        network = torch.compile(model, fullgraph=True) if name in COMPILED else model
+        once = self._training(network, model, images) if self.mode == "training" else self._inference(network, images)
+        return Work(once, self.device, graph=self.device.type == "cuda"), model
+
+    def _autocast(self) -> torch.autocast:
+        low = self.comparison.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
+
+    def _training(self, network: Any, model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4, foreach=True)
+
+        def once() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            with self._autocast():
+                loss = self.loss(network(images), self.answers)
+            loss.backward()
+            optimizer.step()
+
+        return once
+
+    def _inference(self, network: Any, images: torch.Tensor) -> Callable[[], None]:
+        def once() -> None:
+            with torch.no_grad(), self._autocast():
+                network(images)
+
+        return once
+
+    def _profile(self, name: str, work: Work) -> str:
+        """Where the time of a training step goes, as a table."""
+        on_gpu = self.device.type == "cuda"
+        with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+            work.seconds(5)
+        averages: Any = profiler.key_averages()
+        key = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+        rows = sorted(averages, key=lambda row: -getattr(row, key))
+        total = sum(getattr(row, key) for row in rows)
+        lines = [
+            f"{self.comparison.title}, training, {name}: {total / 5000:.3f} ms a step in {len(rows)} operations",
+            "",
+        ]
+        lines += ["| operation | ms a step | share, % | calls a step |", "|:--|--:|--:|--:|"]
+        lines += [
+            f"| {row.key[:70]} | {getattr(row, key) / 5000:.3f} | {100 * getattr(row, key) / total:.1f} "
+            f"| {row.count / 5:g} |"
+            for row in rows[:16]
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""A whole benchmark: what was asked for, measured one after another, and written down after each."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightfast.bench.compare import Comparison, Measurement, PrecisionName, comparisons, measure
+from lightfast.bench.growth import growth
+from lightfast.bench.subjects import SUBJECTS, VARIANTS, parse_subject
+from lightfast.provenance import provenance
+from lightfast.report.speed import write_speed_report
+from lightfast.tasks.workshop import write_json
+
+__all__ = ["Request", "run"]
+
+_COMPILE_SECONDS = {"cuda": 60.0, "cpu": 120.0}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure.
+
+    Args:
+        device: where.
+        out: the folder for what is written.
+        json: another file for the numbers than `results.json` there.
+        networks: as :func:`lightfast.bench.subjects.parse_subject` reads them; none for all.
+        precisions: `float32` and `bfloat16`, in the order in which to measure.
+        variants: of :data:`lightfast.bench.subjects.VARIANTS`; none for all. `plain` is always measured.
+        seconds: after which nothing more is begun.
+        each: seconds of timing for each comparison.
+        compiled: whether to measure compilers too.
+        growth: whether to measure what the cost grows with.
+        profile: whether to say where the time goes.
+        resume: keep what `results.json` holds already, and measure the rest.
+    """
+
+    device: torch.device
+    out: Path
+    json: Path | None = None
+    networks: Sequence[str] = ()
+    precisions: Sequence[PrecisionName] = ("float32", "bfloat16")
+    variants: Sequence[str] = ()
+    seconds: float = 1800.0
+    each: float = 5.0
+    compiled: bool = True
+    growth: bool = True
+    profile: bool = False
+    resume: bool = False
+
+
+def run(request: Request, say: Callable[[str], None] = print) -> str:
+    """Measure, write `results.json`, tables and figures, and return the tables."""
+    plan = _plan(request)
+    start = time.monotonic()
+    path = request.json or request.out / "results.json"
+    results = _begin(request, path)
+    request.out.mkdir(parents=True, exist_ok=True)
+    rounds = (5, 25) if request.device.type == "cuda" else (3, 25)
+    how = Measurement(request.device, request.each, rounds, request.profile, results["profiles"])
+    done = [record["title"] for record in results["comparisons"]] + ["growth"] * bool(results["growth"])
+    tables = _write(request.out, path, results)
+    with _fastest_convolutions():
+        for part in plan:
+            title = "growth" if part is None else part.title
+            if title in done:
+                continue
+            needed = _COMPILE_SECONDS[request.device.type] if part is not None and part.compiled else 0.0
+            if time.monotonic() - start + needed > request.seconds:
+                results["skipped"].append(f"{title}: there was no time left ({request.seconds:g} s in all)")
+            elif part is None:
+                say("growth with batch, pixels, channels and groups")
+                results["growth"] = growth(request.device, request.each, rounds)
+            else:
+                results["comparisons"] += measure(part, how, say)
+            results["runs"][-1]["seconds"] = round(time.monotonic() - start, 1)
+            # After each part, so that a run that is stopped leaves what it has.
+            tables = _write(request.out, path, results)
+    return tables
+
+
+def _plan(request: Request) -> list[Comparison | None]:
+    """Everything to do in order; None stands for the measurement of growth."""
+    kind = request.device.type
+    for name in request.precisions:
+        if name not in ("float32", "bfloat16"):
+            raise ValueError(f"a precision is float32 or bfloat16, not {name!r}")
+    unknown = [name for name in request.variants if name not in VARIANTS]
+    if unknown:
+        raise ValueError(f"there is no variant {', '.join(unknown)}; there are {', '.join(VARIANTS)}")
+    subjects = [subject for text in request.networks for subject in parse_subject(text, kind)]
+    variants = ("plain", *request.variants) if request.variants else ()
+    every = comparisons(subjects or SUBJECTS[kind], request.precisions, request.compiled, variants)
+    ordinary = [part for part in every if not part.compiled]
+    first = len(ordinary) // max(len(request.precisions), 1)
+    growing: list[Comparison | None] = [None] if request.growth else []
+    return [*ordinary[:first], *growing, *ordinary[first:], *(part for part in every if part.compiled)]
+
+
+def _begin(request: Request, path: Path) -> dict[str, Any]:
+    """Results without measurements, or those of before."""
+    threads = f"{torch.get_num_threads()} threads" if request.device.type == "cpu" else ""
+    where = ", ".join(filter(None, (_hardware(request.device), threads)))
+    made_by = {**provenance(), "seconds": 0.0}
+    if request.resume and path.exists():
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if results["hardware"] != where:
+            raise ValueError(f"{path} was measured on {results['hardware']}, and this is {where}: name another folder")
+        results["runs"].append(made_by)
+        results["skipped"] = []
+        return results
+    empty: dict[str, Any] = {"comparisons": [], "growth": [], "profiles": [], "skipped": []}
+    return {"hardware": where, "variants": VARIANTS, "runs": [made_by], **empty}
+
+
+def _write(out: Path, path: Path, results: dict[str, Any]) -> str:
+    write_json(path, results)
+    return write_speed_report(out, results)
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN look for the fastest kernels, as training does."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,147 @@
+"""Measuring one thing beside another: warm, interleaved, and as a whole distribution."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+__all__ = ["Work", "interleaved", "peak_memory", "quartiles", "ratios"]
+
+_WARMUP = 3
+
+
+class Work:
+    """Something to be done again and again: eagerly, or by replaying a CUDA graph of it.
+
+    Args:
+        once: does it once, without reading anything back from the device.
+        device: where.
+        graph: whether to capture it in a CUDA graph.
+    """
+
+    def __init__(self, once: Callable[[], Any], device: torch.device, graph: bool) -> None:
+        self.once, self.device = once, device
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if device.type != "cuda":
+            once()
+            return
+        self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARMUP):
+                once()
+        torch.cuda.synchronize()
+        if graph:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                once()
+            torch.cuda.synchronize()
+
+    def seconds(self, times: int) -> float:
+        """How long it takes on average, over so many times."""
+        again = self.once if self._graph is None else self._graph.replay
+        if self.device.type != "cuda":
+            start = time.perf_counter()
+            for _ in range(times):
+                again()
+            return (time.perf_counter() - start) / times
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(self._stream):
+            start.record()
+            for _ in range(times):
+                again()
+            end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1000 / times
+
+
+def interleaved(
+    works: Mapping[str, Work], seconds: float, rounds: tuple[int, int], shortest: float = 0.01
+) -> dict[str, list[float]]:
+    """Time all works in turn, round after round, so that what disturbs the machine disturbs all of them.
+
+    Args:
+        works: by name.
+        seconds: after which no further round is begun.
+        rounds: at least and at most so many.
+        shortest: a sample repeats its work until it takes so many seconds.
+
+    Returns:
+        For each work, the seconds it took in each round.
+    """
+    times = {name: max(1, round(shortest / max(work.seconds(1), 1e-7))) for name, work in works.items()}
+    samples: dict[str, list[float]] = {name: [] for name in works}
+    fewest, most = rounds
+    start = time.perf_counter()
+    for number in range(most):
+        if number >= fewest and time.perf_counter() - start > seconds:
+            break
+        for name, work in works.items():
+            samples[name].append(work.seconds(times[name]))
+    return samples
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile.
+
+    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
+    (2.0, 3.0, 4.0)
+    """
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def ratios(values: list[float], base: list[float]) -> tuple[float, float, float]:
+    """Quartiles of the ratio in each round: of two works that were timed one after the other.
+
+    >>> ratios([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    (2.0, 2.0, 2.0)
+    """
+    return quartiles([value / other for value, other in zip(values, base, strict=True)])
+
+
+def peak_memory(once: Callable[[], Any], model: nn.Module, device: torch.device) -> int:
+    """Bytes at the highest point of a training step: activations, gradients, and the model itself; it is warm already.
+
+    On a GPU from torch's allocator. On a CPU from every allocation that the profiler saw torch make.
+    """
+    model.zero_grad(set_to_none=True)
+    gc.collect()
+    held = sum(tensor.nbytes for tensor in _tensors(model))
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        once()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before + held
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        once()
+    results: Any = profiler.profiler
+    tree = results.kineto_results.experimental_event_tree()
+    changes = sorted((e.start_time_ns, e.extra_fields.alloc_size) for e in _walk(tree) if e.name == "[memory]")
+    now = highest = 0
+    for _, change in changes:
+        now += change
+        highest = max(highest, now)
+    return highest + held
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def _walk(events: Any) -> Iterator[Any]:
+    for event in events:
+        yield event
+        yield from _walk(event.children)

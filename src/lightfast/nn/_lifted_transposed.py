@@ -1,0 +1,236 @@
+"""Transposed convolutions of lifted maps, and the way through a single pixel: what decoders are made of.
+
+Of a lifted map `x = z + G o` a transposed convolution sees `z` alone. Where some taps of a phase fall outside the map,
+they see `z = 0` there, which is `x = o`: so the layers here are `lf.nn.ConvTranspose2d` with `padding_mode="mean"`,
+less the means that it would take and give back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightfast.nn._constrained import applied_weight
+from lightfast.nn._conv import Conv2d
+from lightfast.nn._lifted import Lifted, fit_channels, fit_weight
+from lightfast.nn._norm import BatchNorm2d
+from lightfast.nn._norm_act import norm_act
+from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, project_padded, suits
+from lightfast.nn._statistics import Statistics
+from lightfast.nn._transposed import ConvTranspose2d
+
+__all__ = ["ConvTransposeNormAct2d", "SqueezeNormAct", "as_row", "from_row", "project_transposed", "transpose_padded"]
+
+
+def project_transposed(weight: Tensor, groups: int, stride: int) -> Tensor:
+    """The orthogonal projection of a transposed convolution's weight (m, n, k, k), `k` a multiple of `stride`.
+
+    As `project_weight`, for equal contiguous runs of features, by views and means alone: nothing comes from the host,
+    so it can be part of a CUDA graph.
+
+    >>> w = project_transposed(torch.randn(6, 3, 4, 4), 3, 2)
+    >>> phases = w.unflatten(0, (3, 2)).unflatten(4, (2, 2)).unflatten(3, (2, 2)).sum((1, 3, 5))
+    >>> torch.allclose(phases, torch.eye(3)[..., None, None].expand_as(phases), atol=1e-5)
+    True
+    """
+    taps = weight.shape[2] // stride
+    blocks = weight.unflatten(3, (taps, stride)).unflatten(2, (taps, stride)).unflatten(0, (groups, -1))
+    outputs = torch.arange(weight.shape[1], device=weight.device) // (weight.shape[1] // groups)
+    own = outputs == torch.arange(groups, device=weight.device)[:, None]
+    share = own.to(weight.dtype)[..., None, None] / (blocks.shape[1] * taps * taps)
+    excess = blocks.mean((1, 3, 5)) - share
+    return (blocks - excess[:, None, :, None, :, None]).flatten(5, 6).flatten(3, 4).flatten(0, 1)
+
+
+def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> Tensor:
+    """The transposed convolution of a map without its bias; in 16 bits on a GPU with idle channels, channels-last."""
+    dtype = _working_dtype(z)
+    half = dtype in (torch.bfloat16, torch.float16)
+    inputs = padded_width(conv.in_channels, dtype)
+    # A map of 3 colours is the end: nothing follows that would want more.
+    outputs = padded_width(conv.out_channels, dtype) if conv.out_channels > 3 else conv.out_channels
+
+    def make(raw: Tensor) -> Tensor:
+        weight = _met(raw, conv, groups).to(dtype)
+        idle = (0, 0, 0, 0, 0, outputs - conv.out_channels, 0, inputs - conv.in_channels)
+        return F.pad(weight, idle) if any(idle) else weight
+
+    weight = _made(conv, (inputs, outputs, dtype), make)
+    z = fit_channels(z.to(dtype), inputs)
+    if half:
+        z = z.contiguous(memory_format=torch.channels_last)
+        weight = weight.contiguous(memory_format=torch.channels_last)
+    return F.conv_transpose2d(z, weight, None, conv.stride, conv.padding)
+
+
+def as_row(x: Tensor, like: Tensor) -> Tensor:
+    """(N, C, k, k) as rows (N, C k k), with the positions in the order in which `like` (.., C, k, k) has them."""
+    return x.flatten(1) if like.is_contiguous() else x.permute(0, 2, 3, 1).flatten(1)
+
+
+def from_row(y: Tensor, like: Tensor) -> Tensor:
+    """Rows (N, C k k) as (N, C, k, k): the inverse of :func:`as_row`."""
+    channels, side = like.shape[1], like.shape[2]
+    if like.is_contiguous():
+        return y.unflatten(1, (channels, side, side))
+    return y.unflatten(1, (side, side, channels)).permute(0, 3, 1, 2)
+
+
+class _NormAct(nn.Module):
+    """What the units share: batch norm, and the activation, after whatever makes `u`."""
+
+    conv: Any
+    norm: BatchNorm2d
+    slope: float
+    offset_groups: int
+    share_moments: Callable[[Tensor], Tensor] | None
+
+    def _finish(self, x: Lifted, u: Tensor) -> Lifted:
+        """Norm and activation of `u`, which has the features of the unit and perhaps idle channels after them."""
+        norm, features = self.norm, self.conv.out_channels
+        momentum: Any = norm.momentum
+        statistics = Statistics(
+            norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
+        )
+        parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
+        pixels = u.shape[2] * u.shape[3]
+        if self.share_moments is None and pixels > 1 and suits(u, features, self.offset_groups):
+            z, offset = norm_act_kernels(u, None, *parameters, norm.num_batches_tracked, self.offset_groups, self.slope)
+        else:
+            if norm.training and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.add_(1)
+            real = u[:, :features]
+            z, offset = norm_act(
+                real.float() if u.dtype in (torch.bfloat16, torch.float16) else real,
+                None,
+                *parameters,
+                self.offset_groups,
+                self.slope,
+            )
+            z = fit_channels(z.to(u.dtype), u.shape[1])
+        return Lifted(z, None if x.offset is None else x.offset + offset)
+
+
+class ConvTransposeNormAct2d(_NormAct):
+    """Transposed convolution, batch norm and a (leaky) ReLU on lifted maps, as `ConvNormAct2d` for convolutions.
+
+    The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
+    another. Each phase of taps meets the constraint by itself. From a single pixel with kernel = stride, where every
+    output sees one tap, every tap does; it is then computed as the linear layer that it is.
+
+    Args:
+        in_channels: m.
+        out_channels: n.
+        kernel_size: a multiple of `stride`; so are `stride`, `padding` and `bias` as in torch.
+        slope: of the activation below the group's mean: 0 for ReLU, 1 for none.
+        offset_groups: a number of equal contiguous runs.
+        constrained: as for `ConvNormAct2d`: whether the weight meets the constraint. It follows offsets without.
+
+    Shapes: (N, m, H, W) to (N, n, H', W').
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+        slope: float = 0.0,
+        offset_groups: int = 3,
+        constrained: bool = True,
+    ) -> None:
+        super().__init__()
+        if kernel_size % stride:
+            raise ValueError(f"the kernel must be a multiple of the stride, but {kernel_size} is none of {stride}")
+        geometry = (in_channels, out_channels, kernel_size, stride, padding)
+        self.conv: nn.ConvTranspose2d = (
+            ConvTranspose2d(*geometry, bias=bias, padding_mode="mean", offset_groups=offset_groups)
+            if constrained
+            else nn.ConvTranspose2d(*geometry, bias=bias)
+        )
+        self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
+        self.slope, self.offset_groups = slope, offset_groups
+        self.share_moments = None
+
+    def forward(self, x: Lifted) -> Lifted:
+        conv = self.conv
+        pixel = x.map.shape[2] == x.map.shape[3] == 1 and conv.kernel_size == conv.stride and not any(conv.padding)
+        u = self._from_pixel(x.map) if pixel else transpose_padded(x.map, conv, self.offset_groups)
+        return self._finish(x, u)
+
+    def _from_pixel(self, z: Tensor) -> Tensor:
+        conv, dtype = self.conv, _working_dtype(z)
+        weight = _made(conv, ("row", dtype), lambda raw: _met(raw, conv, self.offset_groups).to(dtype))
+        # Sliced and not padded: the rows of `z` then start where the hardware wants them, and the weight is not copied.
+        rows = z[:, : conv.in_channels].to(dtype).flatten(1) @ as_row(weight, weight)
+        return from_row(rows, weight)
+
+
+class SqueezeNormAct(_NormAct):
+    """A convolution of the whole map to a single pixel, batch norm and a (leaky) ReLU, on lifted maps.
+
+    `ConvNormAct2d` with a kernel of the size of the map, computed as the linear layer that it is.
+
+    Args:
+        in_channels: m.
+        out_channels: n.
+        kernel_size: height and width of the map.
+        slope: of the activation below the group's mean.
+        offset_groups: a number of equal contiguous runs.
+        constrained: whether the weight meets the constraint.
+
+    Shapes: (N, m, k, k) to (N, n, 1, 1).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        slope: float = 0.0,
+        offset_groups: int = 3,
+        constrained: bool = True,
+    ) -> None:
+        super().__init__()
+        geometry = (in_channels, out_channels, kernel_size)
+        self.conv: nn.Conv2d = Conv2d(*geometry, offset_groups=offset_groups) if constrained else nn.Conv2d(*geometry)
+        self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
+        self.slope, self.offset_groups = slope, offset_groups
+        self.share_moments = None
+
+    def forward(self, x: Lifted) -> Lifted:
+        conv, z, dtype = self.conv, x.map, _working_dtype(x.map)
+        if suits(z, conv.out_channels, self.offset_groups):
+            inputs, outputs = padded_width(conv.in_channels, dtype), padded_width(conv.out_channels, dtype)
+            layout = torch.contiguous_format if conv.weight.is_contiguous() else torch.channels_last
+            shape = (outputs, inputs, dtype, layout)
+            if isinstance(conv, Conv2d):
+                weight = conv.projection(shape, lambda raw: project_padded(raw, self.offset_groups, *shape))
+            else:
+                weight = fit_weight(conv.weight, *shape)
+            z = fit_channels(z.to(dtype), inputs)
+        else:
+            weight, z = applied_weight(conv), z[:, : conv.in_channels]
+        u = F.linear(as_row(z, weight), as_row(weight, weight))
+        return self._finish(x, u[..., None, None])
+
+
+def _made(conv: nn.ConvTranspose2d, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """What is made from the weight; kept while it may be, where it has a constraint to meet."""
+    return conv.projection(kind, make) if isinstance(conv, ConvTranspose2d) else make(conv.weight)
+
+
+def _met(weight: Tensor, conv: nn.ConvTranspose2d, groups: int) -> Tensor:
+    """The weight, projected if it is constrained."""
+    return project_transposed(weight, groups, conv.stride[0]) if isinstance(conv, ConvTranspose2d) else weight
+
+
+def _working_dtype(z: Tensor) -> torch.dtype:
+    """The precision in which a map is convolved: that of autocast on a GPU, or its own."""
+    return torch.get_autocast_dtype("cuda") if z.is_cuda and torch.is_autocast_enabled("cuda") else z.dtype

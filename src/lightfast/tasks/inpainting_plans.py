@@ -1,0 +1,188 @@
+"""The recipes of inpainting, as data: networks, optimisation, augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lightfast.engine.recipe import Recipe
+from lightfast.inpainter import Inpainter, InpainterColour
+from lightfast.tasks.inpainting import HoleAugmentation
+from lightfast.tasks.plans import scaled
+
+__all__ = ["FILLERS", "INPAINTING_PLANS", "FillerKind", "InpaintingPlan", "choose_fillers"]
+
+
+@dataclass(frozen=True)
+class FillerKind:
+    """A kind of network that the comparison trains.
+
+    Attributes:
+        name: what users type.
+        title: what reports show.
+        offset_groups: 3 where it is equivariant.
+        colour: what it sees.
+        constrained: whether an equivariant network's weights meet the paper's constraint.
+    """
+
+    name: str
+    title: str
+    offset_groups: int | None
+    colour: InpainterColour
+    constrained: bool = True
+
+
+FILLERS: dict[str, FillerKind] = {
+    kind.name: kind
+    for kind in (
+        FillerKind("original", "Context Encoder, original", None, "srgb"),
+        FillerKind("wrapped", "Context Encoder, wrapped", None, "log"),
+        FillerKind("equivariant", "Context Encoder, equivariant", 3, "log"),
+        FillerKind("equivariant-free", "Context Encoder, equivariant, free weights", 3, "log", constrained=False),
+    )
+}
+"""By name, in the order of tables."""
+
+
+def choose_fillers(text: str) -> list[str]:
+    """Networks as users type them.
+
+    >>> choose_fillers("original, equivariant")
+    ['original', 'equivariant']
+    """
+    names = list(FILLERS) if text.strip() == "all" else [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in FILLERS:
+            raise ValueError(f"there is no network {name!r} to compare; there are {', '.join(FILLERS)}, or all")
+    if not names:
+        raise ValueError(f"no network was named; there are {', '.join(FILLERS)}, or all")
+    return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class InpaintingPlan:
+    """Everything about an experiment but the data and the networks that are compared.
+
+    Args:
+        name: what users type.
+        title: what reports show.
+        model: a name that :func:`lightfast.models.create` knows.
+        recipe: how networks and discriminators are trained.
+        augmentation: what training does to images.
+        softness: of log RGB, see :class:`lightfast.inpainter.HoleEncoding`.
+        adversarial: share of the loss that is the discriminator's.
+        border: weight of the reconstruction loss on the border, which overlaps with what is seen.
+        discriminator: width of the discriminator.
+        held_out: images of the training set that are not trained on, for the curve of PSNR while training.
+        sheet_every: steps between two sheets of samples, a multiple of `log_every`.
+        options: more arguments of the network.
+    """
+
+    name: str
+    title: str
+    model: str
+    recipe: Recipe
+    augmentation: HoleAugmentation = field(default_factory=HoleAugmentation)
+    softness: float = 0.02
+    adversarial: float = 0.001
+    border: float = 10.0
+    discriminator: int = 64
+    held_out: int = 64
+    sheet_every: int = 1000
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def inpainter(self, kind: FillerKind, seed: int, details: Mapping[str, Any] | None = None) -> Inpainter:
+        """A fresh inpainter of that kind."""
+        torch.manual_seed(seed)
+        return Inpainter(
+            self.model,
+            offset_groups=kind.offset_groups,
+            colour=kind.colour,
+            softness=self.softness,
+            constrained=kind.constrained,
+            options=self.options,
+            details=details,
+        )
+
+    def with_steps(self, steps: int) -> InpaintingPlan:
+        """The same plan in so many steps.
+
+        >>> INPAINTING_PLANS["demo"].with_steps(10).recipe.steps
+        10
+        """
+        return dataclasses.replace(self, recipe=scaled(self.recipe, steps / self.recipe.steps))
+
+    def with_values(self, values: Mapping[str, Any]) -> InpaintingPlan:
+        """The plan with other values, by the names of its fields or of those of its recipe or its augmentation.
+
+        >>> INPAINTING_PLANS["best"].with_values({"lr": 0.01, "flip": False}).augmentation.flip
+        False
+        """
+        plan = self
+        own = _names(InpaintingPlan) - {"name", "title", "recipe", "augmentation"}
+        for name, value in values.items():
+            if name in own:
+                plan = dataclasses.replace(plan, **{name: value})
+            elif name in _names(Recipe):
+                plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, **{name: value}))
+            elif name in _names(HoleAugmentation):
+                changed = dataclasses.replace(plan.augmentation, **{name: value})
+                plan = dataclasses.replace(plan, augmentation=changed)
+            else:
+                known = sorted(own | _names(Recipe) | _names(HoleAugmentation))
+                raise ValueError(f"a recipe has no {name!r}; it has {', '.join(known)}")
+        return plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON can hold it."""
+        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
+
+
+def _names(of: type) -> set[str]:
+    return {entry.name for entry in dataclasses.fields(of)}
+
+
+_ADAM: dict[str, Any] = {
+    "optimizer": "adam",
+    "lr": 2e-4,
+    "betas": (0.5, 0.999),
+    "weight_decay": 0.0,
+    "schedule": "cosine",
+}
+
+INPAINTING_PLANS: dict[str, InpaintingPlan] = {
+    plan.name: plan
+    for plan in (
+        InpaintingPlan(
+            "best",
+            "the paper's networks and losses",
+            "context-encoder",
+            Recipe(8000, batch_size=64, log_every=250, checkpoint_every=2000, **_ADAM),
+        ),
+        InpaintingPlan(
+            "slim",
+            "a small network for holes of any size",
+            "context-encoder-slim",
+            Recipe(16_000, batch_size=64, log_every=500, checkpoint_every=4000, **_ADAM),
+            HoleAugmentation(hole="random"),
+            discriminator=32,
+            sheet_every=2000,
+        ),
+        InpaintingPlan(
+            "demo",
+            "a recipe of a few minutes for textures that the project draws",
+            "context-encoder-slim",
+            Recipe(200, batch_size=16, log_every=25, checkpoint_every=1000, **(_ADAM | {"lr": 1e-3, "warmup": 20})),
+            HoleAugmentation(smallest_part=1.0),
+            discriminator=8,
+            held_out=16,
+            sheet_every=100,
+            options={"base": 12, "bottleneck": 180},
+        ),
+    )
+}
+"""By name: `best` and `slim` for photographs, `demo` for the textures that the project draws."""

@@ -1,0 +1,159 @@
+"""`lightfast bench`: what is measured, what is written, and what is said of what cannot be."""
+
+import json
+
+import pytest
+import torch
+
+from lightfast.bench import compare, growth
+from lightfast.bench import run as bench_run
+from lightfast.bench.compare import Comparison, Measurement, comparisons, measure
+from lightfast.bench.growth import Setting
+from lightfast.bench.subjects import SUBJECTS, VARIANTS, Subject, build, parse_subject
+from lightfast.bench.timing import Work, interleaved, peak_memory
+from lightfast.cli import main
+
+CPU = torch.device("cpu")
+TINY = Subject("resnet20", 2, 16)
+
+
+def test_rounds_are_interleaved_and_bounded():
+    calls = []
+    works = {name: Work(lambda name=name: calls.append(name), CPU, graph=False) for name in "ab"}
+    samples = interleaved(works, seconds=0, rounds=(3, 9), shortest=0)
+    assert {name: len(values) for name, values in samples.items()} == {"a": 3, "b": 3}
+    assert "".join(calls)[-6:] == "ababab"
+
+
+def test_peak_memory_counts_activations_gradients_and_weights():
+    layer = torch.nn.Linear(1000, 1000, bias=False)
+    x = torch.randn(500, 1000)
+
+    def step():
+        layer(x).square().sum().backward()
+
+    step()
+    # The weight, its gradient, the output and the gradient of the output, and what is passed between them.
+    assert 4e6 + 4e6 + 2e6 + 2e6 <= peak_memory(step, layer, CPU) <= 2e7
+
+
+def test_same_widths_are_those_of_ours():
+    plain, same, ours = (build(TINY, name) for name in ("plain", "same-widths", "ours"))
+    shapes = [[p.shape for p in network.stem.parameters()] for network in (plain, same, ours)]
+    assert shapes[1] == shapes[2] != shapes[0]
+
+
+def test_all_comparisons_come_in_order_of_importance():
+    parts = comparisons(SUBJECTS["cuda"], ["bfloat16", "float32"], compiled=True)
+    assert parts[0].subject == Subject("resnet20", 128, 32) and parts[0].precision == "bfloat16"
+    assert [part.compiled for part in parts].index(True) == len(parts) - 2
+    residual = [part for part in parts if "same-widths" in part.variants]
+    assert {part.subject.network for part in residual} == {"resnet20", "resnet50"}
+
+
+@pytest.fixture
+def records(monkeypatch):
+    """A comparison in which one variant fails."""
+
+    def failing(subject, name):
+        if name == "fused":
+            raise RuntimeError("no such thing\nand more")
+        return build(subject, name)
+
+    monkeypatch.setattr(compare, "build", failing)
+    part = Comparison(TINY, "float32", ("plain", "ours", "fused"))
+    return measure(part, Measurement(CPU, 0.0, (2, 2), profile=True), say=lambda text: None)
+
+
+def test_a_failure_is_reported_by_name(records):
+    training, inference = records
+    assert training["failed"] == {} and inference["failed"] == {"fused": "RuntimeError: no such thing"}
+    assert set(training["variants"]) == set(inference["variants"]) == {"plain", "ours"}
+    ours = training["variants"]["ours"]
+    low, middle, high = ours["milliseconds"]
+    assert 0 < low <= middle <= high and len(ours["samples"]) == 2
+    assert 0.7 < ours["memory"] / training["variants"]["plain"]["memory"] < 1.3
+
+
+def lightfast(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr("sys.argv", ["lightfast", *map(str, arguments)])
+    code = 0
+    try:
+        main()
+    except SystemExit as left:
+        code = left.code
+    captured = capsys.readouterr()
+    return code or 0, captured.out, captured.err
+
+
+def test_the_command_writes_numbers_tables_and_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(
+        growth.AXES,
+        "cpu",
+        {
+            "batch": {n: Setting(n, 4, 6, 6, 3) for n in (1, 2)},
+            "groups": {g: Setting(2, 4, 6, 6, 1, g) for g in (1, 2, 3, 6)},
+        },
+    )
+    command = [
+        "bench", "--device", "cpu", "--networks", "resnet20:2", "--variants", "ours,straightforward", "--each", 0,
+        "--no-compiled", "--out", tmp_path,
+    ]  # fmt: skip
+    code, out, err = lightfast(monkeypatch, capsys, *command, "--precisions", "float32", "--profile")
+    assert code == 0, err
+    assert "| Training" in out and "| Inference" in out and "straightforward" in out
+    assert {"results.json", "table.md", "ratios.png", "growth.png", "profile.md"} == {
+        p.name for p in tmp_path.iterdir()
+    }
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [record["mode"] for record in results["comparisons"]] == ["training", "inference"]
+    assert "bench" in results["runs"][0]["command"] and results["runs"][0]["versions"]["torch"]
+    assert [record["axis"] for record in results["growth"]] == ["batch", "groups"]
+
+    code, _, err = lightfast(monkeypatch, capsys, *command, "--resume", "--no-growth")
+    assert code == 0, err
+    again = json.loads((tmp_path / "results.json").read_text())
+    assert again["comparisons"][:2] == results["comparisons"] and again["growth"] == results["growth"]
+    assert [record["precision"] for record in again["comparisons"]] == ["float32"] * 2 + ["bfloat16"] * 2
+
+
+def test_what_there_was_no_time_for_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_run, "_COMPILE_SECONDS", {"cpu": 1e9})
+    monkeypatch.setattr(bench_run, "measure", lambda part, how, say: [])
+    request = bench_run.Request(CPU, tmp_path, networks=["resnet20:2"], precisions=["float32"], growth=False)
+    assert "- resnet20, 2 x 32 px, float32, compiled: there was no time left" in bench_run.run(request)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bench", "--networks", "vgg16"], "is not NETWORK or NETWORK:BATCH"),
+        (["bench", "--networks", "resnet20:many"], "is not NETWORK or NETWORK:BATCH"),
+        (["bench", "--precisions", "int8"], "a precision is float32 or bfloat16"),
+        (["bench", "--variants", "faster"], "no variant faster"),
+        (["bench", "speedrun", "--network", "vgg16"], "no network vgg16"),
+        (["bench", "speedrun", "--epochs", "many"], "epochs are numbers above 0"),
+        (["bench", "speedrun", "--strategy", "original"], "the strategy is wrapped or equivariant"),
+        (["bench", "speedrun", "--set", "speed=9"], "no speed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_answered_with_a_sentence(tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = lightfast(monkeypatch, capsys, *arguments, "--device", "cpu")
+    assert code == 2 and sentence in err and "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_subjects_as_users_type_them():
+    assert [subject.batch for subject in parse_subject("resnet20", "cuda")] == [128, 1024]
+    assert set(VARIANTS) >= {"plain", "straightforward", "ours", "fused"}
+
+
+@pytest.mark.slow
+def test_compilers_are_measured_too():
+    part = comparisons([TINY], ["float32"], compiled=True)[-1]
+    training, inference = measure(part, Measurement(CPU, 0.0, (2, 2)), say=lambda text: None)
+    for record in (training, inference):
+        assert record["failed"] == {}
+        assert set(record["variants"]) == {"plain", "ours", "plain-compiled", "ours-compiled"}

@@ -1,0 +1,287 @@
+"""The projected weight is kept in evaluation, and is always that of the weight as it is."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from cases import LINEAR
+from torch import nn
+
+import lightfast as lf
+from lightfast import Groups
+
+GROUPS = Groups.interleaved(6, 3)
+
+
+@pytest.fixture
+def layer():
+    return lf.nn.Conv2d(3, 6, 3).eval()
+
+
+def fresh(layer):
+    """The projection computed anew, by a copy that has kept nothing."""
+    return copy.deepcopy(layer).train().projected_weight().detach()
+
+
+@torch.no_grad()
+def assert_current(layer):
+    assert torch.equal(layer.projected_weight(), fresh(layer))
+
+
+@pytest.mark.parametrize("case", LINEAR, ids=lambda case: case.name)
+@torch.no_grad()
+def test_every_layer_projects_once_in_evaluation(case):
+    layer = case.build(GROUPS).eval()
+    kept = layer.projected_weight()
+    assert layer.projected_weight() is kept
+    assert_current(layer)
+    nn.init.normal_(layer.weight)
+    assert layer.projected_weight() is not kept
+    assert_current(layer)
+
+
+def step(layer, optimizer):
+    layer(torch.randn(2, 3, 8, 8)).square().mean().backward()
+    optimizer.step()
+
+
+def with_optimizer(kind, **options):
+    def change(layer):
+        step(layer, kind(layer.parameters(), lr=0.1, **options))
+
+    return change
+
+
+def assign_state(layer):
+    state = {name: torch.randn_like(value) for name, value in layer.state_dict().items()}
+    layer.load_state_dict(state, assign=True)
+
+
+def copy_state(layer):
+    layer.load_state_dict({name: torch.randn_like(value) for name, value in layer.state_dict().items()})
+
+
+def in_place(layer):
+    with torch.no_grad():
+        layer.weight[0, 0, 1, 1] += 1
+
+
+def through_a_view(layer):
+    layer.weight.detach().view(-1)[3] = 7
+
+
+def other_data_twice(layer):
+    # The second may come to lie where the first was.
+    layer.weight.data = torch.randn_like(layer.weight)
+    layer.weight.data = torch.randn_like(layer.weight)
+
+
+def other_parameter(layer):
+    layer.weight = nn.Parameter(torch.randn_like(layer.weight))
+
+
+def through_data_between_modes(layer):
+    layer.train()
+    layer.weight.data.mul_(2)
+    layer.eval()
+
+
+def in_inference_mode(layer):
+    with torch.inference_mode():
+        layer.weight.mul_(2)
+
+
+CHANGES = [
+    with_optimizer(torch.optim.SGD),
+    with_optimizer(torch.optim.AdamW, foreach=True),
+    with_optimizer(torch.optim.AdamW, foreach=False),
+    with_optimizer(torch.optim.AdamW, fused=True),
+    assign_state,
+    copy_state,
+    in_place,
+    through_a_view,
+    other_data_twice,
+    other_parameter,
+    through_data_between_modes,
+    in_inference_mode,
+    lf.project_,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_is_projected_again(layer, change):
+    with torch.no_grad():
+        before = layer.projected_weight().clone()
+    change(layer)
+    assert_current(layer)
+    with torch.no_grad():
+        same = torch.allclose(layer.projected_weight(), before)
+    assert same == (change is lf.project_)
+
+
+@pytest.mark.parametrize("move", [lambda x: x.double(), lambda x: x.bfloat16(), lambda x: x.double().float()])
+@torch.no_grad()
+def test_moved_layers(layer, move):
+    layer.projected_weight()
+    move(layer)
+    assert layer.projected_weight().dtype == layer.weight.dtype
+    assert_current(layer)
+    assert layer._kept.projections[None] is layer.projected_weight()
+
+
+@torch.no_grad()
+def test_copies_and_pickles_do_not_hold_it(layer):
+    layer.projected_weight()
+    other = copy.deepcopy(layer)
+    assert other._kept is None
+    nn.init.zeros_(other.weight)
+    assert_current(other)
+    assert_current(layer)
+    assert len(pickle.dumps(layer)) == len(pickle.dumps(copy.deepcopy(layer)))
+    loaded = pickle.loads(pickle.dumps(layer))
+    assert loaded._kept is None
+    assert_current(loaded)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=False)._kept is None
+
+
+@torch.no_grad()
+def test_the_state_does_not_hold_it(layer):
+    layer.projected_weight()
+    assert list(layer.state_dict()) == ["weight", "bias"]
+    assert len(list(layer.parameters())) == 2 and not list(layer.buffers())
+
+
+def test_nothing_is_kept_in_training(layer):
+    layer.train()
+    with torch.no_grad():
+        assert layer.projected_weight() is not layer.projected_weight()
+    assert layer._kept is None
+
+
+def test_gradients_flow_in_evaluation(layer):
+    x = torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        layer(x)
+    layer(x).sum().backward()
+    evaluated = layer.weight.grad.clone()
+    layer.zero_grad()
+    layer.train()(x).sum().backward()
+    torch.testing.assert_close(evaluated, layer.weight.grad)
+
+
+def test_training_in_evaluation_mode_keeps_nothing(layer):
+    x, optimizer = torch.randn(2, 3, 8, 8), torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    for _ in range(2):
+        loss = layer(x).square().mean()
+        assert_current(layer)
+        loss.backward()
+        optimizer.step()
+        assert_current(layer)
+    layer.eval()
+    with torch.no_grad():
+        assert layer.projected_weight() is layer.projected_weight()
+
+
+def test_gradients_reach_the_input_of_a_frozen_layer(layer):
+    layer.requires_grad_(False)
+    with torch.inference_mode():
+        kept = layer.projected_weight()
+        layer(torch.randn(1, 3, 8, 8))
+    x = torch.randn(1, 3, 8, 8, requires_grad=True)
+    assert layer.projected_weight() is kept
+    layer(x).sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+
+
+def test_parameters_made_in_inference_mode():
+    with torch.inference_mode():
+        layer = lf.nn.Conv2d(3, 6, 3).eval()
+        x = torch.randn(1, 3, 8, 8)
+        before = layer(x)
+        layer.weight.mul_(2)
+        assert not torch.equal(layer(x), before)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_functional_transforms(layer, frozen):
+    layer.requires_grad_(not frozen)
+    x = torch.randn(2, 3, 8, 8)
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def loss(parameters, x):
+        return torch.func.functional_call(layer, parameters, (x[None],)).square().sum()
+
+    for warm in (False, True):
+        if warm:
+            with torch.no_grad():
+                layer(x)
+        gradients = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+        assert gradients["weight"].shape == (2, *layer.weight.shape) and gradients["weight"].abs().sum() > 0
+        of_input = torch.func.grad(lambda x: layer(x).square().sum())(x)
+        assert of_input.abs().sum() > 0
+        several = {name: torch.stack([value, 2 * value]) for name, value in parameters.items()}
+        with torch.no_grad():
+            both = torch.func.vmap(torch.func.functional_call, (None, 0, None))(layer, several, (x,))
+            assert not torch.allclose(both[0], both[1])
+            torch.testing.assert_close(torch.func.vmap(layer)(x[:, None])[:, 0], layer(x))
+    assert_current(layer)
+
+
+@torch.no_grad()
+def test_compiled_and_exported_layers_follow_the_weight(layer):
+    x = torch.randn(2, 3, 8, 8)
+    layer(x)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    exported = torch.export.export(layer, (x,))
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), layer(x))
+        nn.init.normal_(layer.weight)
+    # The exported program holds the raw weight, not a constant that was projected before.
+    assert {"weight", "bias"} == set(exported.state_dict) and not exported.constants
+    module = exported.module()
+    nn.init.normal_(module.weight)
+    layer.load_state_dict(module.state_dict())
+    torch.testing.assert_close(module(x), layer(x))
+
+
+@torch.no_grad()
+def test_fake_tensors_are_not_kept(layer):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        layer(mode.from_tensor(torch.randn(1, 3, 8, 8)))
+    assert layer._kept is None
+    assert layer(torch.randn(1, 3, 8, 8)).isfinite().all()
+
+
+@torch.no_grad()
+def test_autocast(layer):
+    x = torch.randn(2, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = layer(x)
+    assert low.dtype == torch.bfloat16 and layer.projected_weight().dtype == torch.float32
+    torch.testing.assert_close(low.float(), layer(x), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.no_grad()
+def test_units_on_a_gpu():
+    unit = lf.nn.ConvNormAct2d(3, 6, 3, padding=1).cuda().eval()
+    x = lf.nn.Lift(3)(torch.randn(2, 3, 8, 8, device="cuda"))
+    expected = unit(x).map
+    kept = dict(unit.conv._kept.projections)
+    assert torch.equal(unit(x).map, expected) and kept == unit.conv._kept.projections
+    nn.init.normal_(unit.conv.weight)
+    changed = unit(x).map
+    assert not torch.equal(changed, expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = unit(x).map
+    nn.init.normal_(unit.conv.weight)
+    graph.replay()
+    torch.testing.assert_close(captured, unit(x).map)
