@@ -95,12 +95,17 @@ def choose_plan(
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`NAME=VALUE` as users type it; the value is a number, a tuple, True, False, None, or else the text itself."""
+    """`NAME=VALUE` as users type it; the value is a number, a tuple, true, false, none, or else the text itself.
+
+    >>> parse_setting("flip=false"), parse_setting("lr=0.05")
+    (('flip', False), ('lr', 0.05))
+    """
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r} is not NAME=VALUE, such as lr=0.05")
     try:
-        return name, ast.literal_eval(value)
+        known = {"true": True, "false": False, "none": None}
+        return name, known[value.lower()] if value.lower() in known else ast.literal_eval(value)
     except (SyntaxError, ValueError):
         return name, value
 

@@ -14,7 +14,7 @@ from lightfast.provenance import provenance
 from lightfast.report.examples import Example, collect_examples
 from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure
 from lightfast.report.page import Facts, Picture, Section, Table, page
-from lightfast.report.published import PUBLISHED
+from lightfast.report.published import Published, published_for
 from lightfast.report.summary import StrategySummary, summarise
 from lightfast.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows
 from lightfast.tasks.pictures import Pictures
@@ -102,21 +102,18 @@ def _markdown(settings: dict[str, Any], summaries: Sequence[StrategySummary]) ->
         "At every saturation:",
         markdown(curve_rows(summaries)),
     ]
-    published = _published_rows(settings)
-    if published:
-        parts += ["Published (Cotogni and Cusano 2022), ResNet-20:", markdown(published)]
+    published = published_for(settings)
+    if published is not None:
+        parts += [f"Published (Cotogni and Cusano 2022), {published.title}:", markdown(_published_rows(published))]
     return "\n\n".join(parts) + "\n"
 
 
-def _published_rows(settings: dict[str, Any]) -> Rows:
-    published = PUBLISHED.get(settings["data"], {})
-    if not published:
-        return []
+def _published_rows(published: Published) -> Rows:
     return [
         ["Strategy", *(f"S = {saturation:g}" for saturation in SHOWN)],
         *(
             [title, *(f"{errors[saturation]:.2f}" if saturation in errors else "" for saturation in SHOWN)]
-            for title, errors in published.items()
+            for title, errors in published.errors.items()
         ),
     ]
 
@@ -161,9 +158,10 @@ def _page(
     details: list[str | Picture | Table] = [
         Table(curve_rows(summaries), "Mean test error, %, at every saturation.", strong)
     ]
-    published = _published_rows(settings)
-    if published:
-        details.append(Table(published, "Published: Cotogni and Cusano, Neurocomputing 502 (2022), ResNet-20."))
+    published = published_for(settings)
+    if published is not None:
+        caption = f"Published: Cotogni and Cusano, Neurocomputing 502 (2022), {published.title}."
+        details.append(Table(_published_rows(published), caption))
     sections += [Section("All numbers", details), Section("How it was made", [Facts(_facts(settings, records))])]
     return page(f"Recognition under coloured light: {settings['data']}", _lead(summaries), sections)
 

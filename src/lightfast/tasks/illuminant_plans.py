@@ -13,6 +13,7 @@ from lightfast.engine.recipe import Recipe
 from lightfast.estimator import Estimator, EstimatorColour
 from lightfast.tasks.illuminant import SceneAugmentation
 from lightfast.tasks.plans import scaled
+from lightfast.tasks.settings import with_values
 
 __all__ = ["ILLUMINANT_PLANS", "NETWORKS", "IlluminantPlan", "NetworkKind"]
 
@@ -117,28 +118,11 @@ class IlluminantPlan:
         >>> ILLUMINANT_PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
         0.2
         """
-        plan = self
-        own = _names(IlluminantPlan) - {"name", "title", "recipe", "augmentation"}
-        for name, value in values.items():
-            if name in own:
-                plan = dataclasses.replace(plan, **{name: value})
-            elif name in _names(Recipe):
-                plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, **{name: value}))
-            elif name in _names(SceneAugmentation):
-                changed = dataclasses.replace(plan.augmentation, **{name: value})
-                plan = dataclasses.replace(plan, augmentation=changed)
-            else:
-                known = sorted(own | _names(Recipe) | _names(SceneAugmentation))
-                raise ValueError(f"a recipe has no {name!r}; it has {', '.join(known)}")
-        return plan
+        return with_values(self, values, ("recipe", "augmentation"))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON can hold it."""
         return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
-
-
-def _names(of: type) -> set[str]:
-    return {entry.name for entry in dataclasses.fields(of)}
 
 
 ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {

@@ -13,6 +13,7 @@ from lightfast.engine.recipe import Recipe
 from lightfast.inpainter import Inpainter, InpainterColour
 from lightfast.tasks.inpainting import HoleAugmentation
 from lightfast.tasks.plans import scaled
+from lightfast.tasks.settings import with_values
 
 __all__ = ["FILLERS", "INPAINTING_PLANS", "FillerKind", "InpaintingPlan", "choose_fillers"]
 
@@ -27,6 +28,7 @@ class FillerKind:
         offset_groups: 3 where it is equivariant.
         colour: what it sees.
         constrained: whether an equivariant network's weights meet the paper's constraint.
+        carry: see :class:`lightfast.models.context_encoder.ContextEncoder`.
     """
 
     name: str
@@ -34,6 +36,7 @@ class FillerKind:
     offset_groups: int | None
     colour: InpainterColour
     constrained: bool = True
+    carry: bool = False
 
 
 FILLERS: dict[str, FillerKind] = {
@@ -42,7 +45,9 @@ FILLERS: dict[str, FillerKind] = {
         FillerKind("original", "Context Encoder, original", None, "srgb"),
         FillerKind("wrapped", "Context Encoder, wrapped", None, "log"),
         FillerKind("equivariant", "Context Encoder, equivariant", 3, "log"),
-        FillerKind("equivariant-free", "Context Encoder, equivariant, free weights", 3, "log", constrained=False),
+        FillerKind(
+            "equivariant-free", "Context Encoder, equivariant, free weights", 3, "log", constrained=False, carry=True
+        ),
     )
 }
 """By name, in the order of tables."""
@@ -74,6 +79,7 @@ class InpaintingPlan:
         recipe: how networks and discriminators are trained.
         augmentation: what training does to images.
         softness: of log RGB, see :class:`lightfast.inpainter.HoleEncoding`.
+        floor: likewise.
         adversarial: share of the loss that is the discriminator's.
         border: weight of the reconstruction loss on the border, which overlaps with what is seen.
         discriminator: width of the discriminator.
@@ -88,6 +94,7 @@ class InpaintingPlan:
     recipe: Recipe
     augmentation: HoleAugmentation = field(default_factory=HoleAugmentation)
     softness: float = 0.02
+    floor: bool = True
     adversarial: float = 0.001
     border: float = 10.0
     discriminator: int = 64
@@ -103,8 +110,9 @@ class InpaintingPlan:
             offset_groups=kind.offset_groups,
             colour=kind.colour,
             softness=self.softness,
+            floor=self.floor,
             constrained=kind.constrained,
-            options=self.options,
+            options={**self.options, "carry": True} if kind.carry else self.options,
             details=details,
         )
 
@@ -122,28 +130,11 @@ class InpaintingPlan:
         >>> INPAINTING_PLANS["best"].with_values({"lr": 0.01, "flip": False}).augmentation.flip
         False
         """
-        plan = self
-        own = _names(InpaintingPlan) - {"name", "title", "recipe", "augmentation"}
-        for name, value in values.items():
-            if name in own:
-                plan = dataclasses.replace(plan, **{name: value})
-            elif name in _names(Recipe):
-                plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, **{name: value}))
-            elif name in _names(HoleAugmentation):
-                changed = dataclasses.replace(plan.augmentation, **{name: value})
-                plan = dataclasses.replace(plan, augmentation=changed)
-            else:
-                known = sorted(own | _names(Recipe) | _names(HoleAugmentation))
-                raise ValueError(f"a recipe has no {name!r}; it has {', '.join(known)}")
-        return plan
+        return with_values(self, values, ("recipe", "augmentation"))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON can hold it."""
         return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
-
-
-def _names(of: type) -> set[str]:
-    return {entry.name for entry in dataclasses.fields(of)}
 
 
 _ADAM: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightfast.engine.recipe import Recipe
 from lightfast.tasks.recognition import Augmentation
+from lightfast.tasks.settings import with_values
 from lightfast.tasks.strategies import Strategy
 
 __all__ = ["PLANS", "Plan"]
@@ -78,18 +79,7 @@ class Plan:
         >>> PLANS["paper"].with_values({"lr": 0.2, "group_dropout": 0.1}).recipe.lr
         0.2
         """
-        plan = self
-        for name, value in values.items():
-            if name in _names(Plan) - {"recipe", "augmentation", "balance_recipe", "name"}:
-                plan = dataclasses.replace(plan, **{name: value})
-            elif name in _names(Recipe):
-                plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, **{name: value}))
-            elif name in _names(Augmentation):
-                plan = dataclasses.replace(plan, augmentation=dataclasses.replace(plan.augmentation, **{name: value}))
-            else:
-                known = sorted((_names(Plan) | _names(Recipe) | _names(Augmentation)) - {"name", "title"})
-                raise ValueError(f"a recipe has no {name!r}; it has {', '.join(known)}")
-        return plan
+        return with_values(self, values, ("recipe", "augmentation"), fixed=("balance_recipe",))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON can hold it."""
@@ -110,10 +100,6 @@ def scaled(recipe: Recipe, share: float) -> Recipe:
         milestones=tuple(round(milestone * share) for milestone in recipe.milestones),
         warmup=min(steps, round(recipe.warmup * share)),
     )
-
-
-def _names(of: type) -> set[str]:
-    return {entry.name for entry in dataclasses.fields(of)}
 
 
 PLANS: dict[str, Plan] = {
