@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,3 +37,30 @@ def data_folder() -> Path:
 def repository() -> Path:
     """The checkout that the tests are in."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, str, str]]:
+    """Run a `lightfast` command in this process: (exit code, standard output, standard error)."""
+    from lightfast.cli import main
+
+    def call(*arguments: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lightfast", *map(str, arguments)])
+        try:
+            main()
+            code: Any = 0
+        except SystemExit as left:
+            code = left.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small networks are not faster with more, and what is compared bit by bit must have equally many."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 import lightfast
-from lightfast.cli import main
 from lightfast.data.generated import CLASSES, draw
 from lightfast.tasks.reproduction import run_folder
 
@@ -28,23 +27,6 @@ def lightfast_process(*arguments, cwd):
         text=True,
         timeout=120,
     )
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a command in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["lightfast", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as left:
-            code = left.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def write_pictures(folder, count, seed):

@@ -1,7 +1,6 @@
 """Exported files answer as the pipeline does, read by other programs; nothing is left of those that do not."""
 
 import json
-import sys
 
 import numpy as np
 import onnx
@@ -11,7 +10,6 @@ import torch
 
 import lightfast as lf
 from lightfast import export
-from lightfast.cli import main
 from lightfast.color import ChannelNorm
 from lightfast.export import export_pipeline
 from lightfast.inpainter import Inpainter
@@ -33,30 +31,13 @@ FRESH = {
 }
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run `lightfast export` in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["lightfast", "export", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as left:
-            code = left.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 def relit(images, seed):
     """Other light on linear or on sRGB images, near enough: any gain a channel is an input like another."""
     gains = np.random.default_rng(seed).uniform(0.1, 1, (len(images), 3, 1, 1)).astype(np.float32)
     return images * gains
 
 
-@pytest.mark.parametrize("name", [*pretrained_names(), *FRESH])
+@pytest.mark.parametrize("name", [*pretrained_names(), *(pytest.param(name, marks=pytest.mark.slow) for name in FRESH)])
 def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
     pipeline = FRESH[name]().eval() if name in FRESH else pretrained(name)
     written = export_pipeline(pipeline, tmp_path / "model.onnx")
@@ -101,12 +82,14 @@ def test_programs(tmp_path):
 
 def test_a_folder_by_the_command_line(tmp_path, run):
     small_classifier().save(tmp_path / "run")
-    code, out, err = run(tmp_path / "run", "-o", tmp_path / "new" / "model.pt2", "--static", "--size", "24x32")
+    code, out, err = run(
+        "export", tmp_path / "run", "-o", tmp_path / "new" / "model.pt2", "--static", "--size", "24x32"
+    )
     assert code == 0, err
     assert "images 1 x 3 x 24 x 32" in out and "scores 1 x 3" in out and "largest difference" in out
     program = torch.export.load(tmp_path / "new" / "model.pt2").module()
     assert program(torch.rand(1, 3, 24, 32)).shape == (1, 3)
-    code, _, err = run(tmp_path / "run", "-o", tmp_path / "new" / "model.pt2")
+    code, _, err = run("export", tmp_path / "run", "-o", tmp_path / "new" / "model.pt2")
     assert code == 2 and "exists already" in err
 
 
@@ -159,13 +142,13 @@ def test_a_size_is_needed(tmp_path):
 )
 def test_wrong_arguments_are_answered_with_a_sentence(run, tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(*arguments)
+    code, _, err = run("export", *arguments)
     assert code == 2 and sentence in err and "Traceback" not in err
     assert not list(tmp_path.iterdir())
 
 
 def test_missing_packages_are_named(run, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    code, _, err = run("resnet20-cifar10", "-o", tmp_path / "model.onnx")
+    code, _, err = run("export", "resnet20-cifar10", "-o", tmp_path / "model.onnx")
     assert code == 2 and "needs onnxruntime, not installed here: pip install lightfast[export]" in err
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,8 @@ import torch
 
 import lightfast as lf
 from lightfast import assert_equivariant
+from lightfast.inpainter import Inpainter
+from lightfast.pretrained import pretrained_names
 
 
 def read_test_images(folder):
@@ -42,6 +44,37 @@ def test_it_is_a_module_from_image_to_scores(name):
 def test_the_equivariant_network_inside_does_not_see_offsets():
     network = lf.pretrained("resnet20-cifar10").network
     assert_equivariant(network, torch.randn(2, 3, 32, 32), expect="invariant", offsets=100.0)
+
+
+FRESH = {
+    "cerberus": lambda: lf.Estimator("cerberus", members=2, views=4),
+    "cerberus-local": lambda: lf.Estimator("cerberus-local", members=2, views=4, options={"norm": True}),
+    "inpainter": lambda: Inpainter("context-encoder-slim"),
+}
+
+
+def compiled_answers(name, backend):
+    pipeline = FRESH[name]().eval() if name in FRESH else lf.pretrained(name)
+    torch.compiler.reset()
+    compiled = torch.compile(pipeline, fullgraph=True, backend=backend)
+    for saturation in (0.0, 0.9):
+        inputs = pipeline.example_inputs(2, pipeline.image_size, saturation)
+        yield compiled(*inputs), pipeline(*inputs)
+
+
+@pytest.mark.parametrize("name", [*pretrained_names(), *FRESH])
+@torch.no_grad()
+def test_compilation_does_not_break_the_graph(name):
+    for given, expected in compiled_answers(name, "eager"):
+        torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*pretrained_names(), *FRESH])
+@torch.no_grad()
+def test_compiled_pipelines_answer_the_same(name):
+    for given, expected in compiled_answers(name, "inductor"):
+        torch.testing.assert_close(given, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.data

@@ -7,6 +7,7 @@ from lightfast.deploy import fuse
 from lightfast.equivariance import assert_equivariant, equivariance_error
 from lightfast.estimator import Estimator
 from lightfast.groups import Groups
+from lightfast.inpainter import Inpainter
 from lightfast.pipelines import Classifier
 from lightfast.pretrained import pretrained
 from lightfast.project import attach_projection, project_
@@ -20,6 +21,7 @@ __all__ = [
     "Conversion",
     "Estimator",
     "Groups",
+    "Inpainter",
     "assert_equivariant",
     "attach_projection",
     "certify",

@@ -15,10 +15,10 @@ from lightfast.functional import add_offset, group_pool, statistics_dtype
 from lightfast.functional import spread as spread_groups
 from lightfast.groups import GroupSpec, resolve
 from lightfast.nn import _native
-from lightfast.nn._constrained import Constrained, applied_weight
+from lightfast.nn._constrained import applied_weight
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
 from lightfast.nn._lifted import ConvNormAct2d, Lifted
-from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct
+from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct, as_row, from_row
 from lightfast.nn._linear import Linear
 from lightfast.nn._norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from lightfast.nn._norm_act import over
@@ -70,8 +70,8 @@ def fuse(model: nn.Module) -> nn.Module:
 def _fused(module: Any, lifted: bool = False) -> nn.Module:
     """The module in plain layers.
 
-    A module says by `on_lifted_maps` that the convolutions in it act on lifted maps, which zeros may pad, and then
-    `lifted` is true for them; a convolution says it of itself, and has a `slope` if it ends with an activation.
+    A module says by `on_lifted_maps` that the convolutions in it act on lifted maps, which zeros may pad; `lifted` is
+    then true for them.
     """
     if isinstance(module, _UNITS):
         return _FusedUnit(module)
@@ -79,11 +79,8 @@ def _fused(module: Any, lifted: bool = False) -> nn.Module:
         return _plain_linear(module)
     if type(module) in _PLAIN:
         return _plain_convolution(module, zeros=lifted)
-    lifted = lifted or getattr(module, "on_lifted_maps", False)
-    if lifted and isinstance(module, Constrained):
-        slope = getattr(module, "slope", None)
-        return _OnLifted(_plain_convolution(module, zeros=True), module.out_groups.count, slope)
     _fold_norms(module)
+    lifted = lifted or getattr(module, "on_lifted_maps", False)
     for name, child in list(module.named_children()):
         setattr(module, name, _fused(child, lifted))
     return module
@@ -141,7 +138,7 @@ def _plain_convolution(layer: Any, weight: Tensor | None = None, zeros: bool = F
     border = "zeros" if zeros else layer.padding_mode
     if layer.transposed:
         arguments["output_padding"] = layer.output_padding
-    elif border in ("replicate", "reflect", "circular"):
+    elif border != "mean" and any(layer._reversed_padding_repeated_twice):
         arguments["padding_mode"] = border
     beyond = reach(layer, layer.output_padding) if layer.transposed else []
     repeats = border == "replicate" and any(beyond)
@@ -183,29 +180,13 @@ class _Centred(nn.Module):
         return add_offset(self.layer(add_offset(x, -offset, self.in_groups)), offset, self.out_groups)
 
 
-class _OnLifted(nn.Module):
-    """A convolution of a lifted map, and `act(z - G φ(z))` after it if there is a slope."""
-
-    def __init__(self, layer: nn.Module, groups: int, slope: float | None) -> None:
-        super().__init__()
-        self.layer, self.groups, self.slope = layer, groups, slope
-
-    def forward(self, x: Lifted) -> Lifted:
-        z = self.layer(x.map)
-        if self.slope is None:
-            return Lifted(z, x.offset)
-        level = group_pool(z, self.groups)
-        z = F.leaky_relu(add_offset(z, -level, self.groups), self.slope)
-        return Lifted(z, None if x.offset is None else x.offset + level.flatten(1))
-
-
 class _Folded(nn.Module):
     """A convolution `v` with `a = γ/σ` in its weight, so that it gives `a v`; and what the rest needs.
 
     What is left is a number for each feature of each image, which follows from the means of `a v` over the image by two
-    small matrices, `inward` to the groups and `outward` from there. `φ(v)` is read off the means of `a v`; features with
-    `a = 0` would hide theirs, and a convolution around which the mean is added back cannot take `a` in: it is then left
-    outside, as `factor`.
+    small matrices, `inward` to the groups and `outward` from there. `φ(v)` is read off the means of `a v`. Features
+    with `a = 0` would hide theirs, and a convolution around which the mean is added back cannot take `a` in: it is then
+    left outside, as `factor`.
     """
 
     factor: Tensor
@@ -259,6 +240,8 @@ class _FusedUnit(_Folded):
 
     shortcut_inward: Tensor
     mean_shift: Tensor
+    parts: Tensor
+    none: Tensor
 
     def __init__(self, unit: Any) -> None:
         super().__init__(unit.conv, unit.norm, lifted=True)
@@ -270,26 +253,40 @@ class _FusedUnit(_Folded):
         self.register_buffer("outward", -torch.cat([belongs.T * scale, belongs.T]))
         self.register_buffer("mean_shift", shift @ means)
         self.register_buffer("base", shift - belongs @ (shift @ means))
+        # For the pass in C, which knows no matrices.
+        self.register_buffer("parts", torch.stack([1 / scale if self.folds else torch.ones_like(scale), scale, shift]))
+        self.register_buffer("none", torch.zeros_like(self.mean_shift))
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        v = self.conv(x.map)
+        v, added, offset = _convolved(self.conv, x.map), None if shortcut is None else shortcut.map, x.offset
+        if not torch.is_grad_enabled() and _native.suits(v, added) and self.parts.dtype == torch.float32:
+            undo, scale, shift = self.parts
+            how = _native.Constants(undo, self.factor, scale, shift, self.none, self.mean_shift)
+            z, change = _native.infer(v, added, how, self.slope, self.groups)
+            return Lifted(z, None if offset is None else offset + change)
         found = _product(_means(v), self.inward)
-        offset, added = x.offset, None
         if offset is not None:
             level, after = found.chunk(2, 1)
             offset = offset + level + after + self.mean_shift
-        if shortcut is not None:
-            added = shortcut.map
+        if added is not None:
             found = found + _product(_means(added), self.shortcut_inward)
-        return Lifted(self._activated(v, added, _product(found, self.outward, self.base)), offset)
-
-    def _activated(self, v: Tensor, shortcut: Tensor | None, shift: Tensor) -> Tensor:
-        if not torch.is_grad_enabled() and _native.suits(v, shortcut):
-            return _native.apply(v, shortcut, self.factor.float(), shift.float(), self.slope)
-        q = self._scaled(v) + over(shift, v)
-        q = q if shortcut is None else q + shortcut
+        q = self._scaled(v) + over(_product(found, self.outward, self.base), v)
+        q = q if added is None else q + added
         z = torch.relu(q) if self.slope == 0 else q if self.slope == 1 else torch.where(q > 0, q, self.slope * q)
-        return z if z.dtype == v.dtype else z.to(v.dtype)
+        return Lifted(z if z.dtype == v.dtype else z.to(v.dtype), offset)
+
+
+def _convolved(conv: Any, z: Tensor) -> Tensor:
+    """The convolution; one to or from a single pixel as the linear layer that it is, which is faster."""
+    weight, side = conv.weight, conv.kernel_size
+    if side[0] == 1 or any(conv.padding) or conv.groups > 1:
+        return conv(z)
+    if not conv.transposed and tuple(z.shape[2:]) == side:
+        return F.linear(as_row(z, weight), as_row(weight, weight), conv.bias)[..., None, None]
+    if conv.transposed and z.shape[2] == z.shape[3] == 1 and conv.stride == side and not any(conv.output_padding):
+        v = from_row(z.flatten(1) @ as_row(weight, weight), weight)
+        return v if conv.bias is None else v + over(conv.bias, v).to(v.dtype)
+    return conv(z)
 
 
 def _means(v: Tensor) -> Tensor:

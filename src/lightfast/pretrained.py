@@ -18,7 +18,8 @@ def pretrained(name: str) -> Pipeline:
         name: one of :func:`pretrained_names`.
 
     Returns:
-        A :class:`lightfast.Classifier` for the names of recognition.
+        A :class:`lightfast.Classifier` for the names of recognition, a :class:`lightfast.Estimator` for `cerberus-nus`,
+        and a :class:`lightfast.Inpainter` for `context-encoder-slim`.
     """
     names = pretrained_names()
     if name not in names:

@@ -27,13 +27,7 @@ from lightfast.tasks.illuminant_study import (
 EVERYTHING = SceneAugmentation(smallest_part=0.3, exposure=1.0, sensor=0.1, mix=0.5, erase=0.5)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Small networks on small images: threads would spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -131,7 +131,7 @@ def _may_be_kept(weight: Tensor) -> bool:
     What functional transforms and traces make of a weight is theirs alone, and so is what is computed while a CUDA
     graph is captured.
     """
-    if type(weight) is not nn.Parameter or weight.is_inference():
+    if type(weight) is not nn.Parameter or weight.is_inference() or torch._C._get_tracing_state() is not None:
         return False
     if weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
