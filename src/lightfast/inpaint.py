@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lightfast.color import linear_to_srgb, srgb_to_linear
 from lightfast.estimator import area_weights
@@ -23,6 +24,7 @@ __all__ = [
     "find_holes",
     "inpaint_photo",
     "missing_pixels",
+    "seamless",
 ]
 
 DEFAULT_INPAINTER = "context-encoder-slim"
@@ -111,11 +113,18 @@ def find_holes(missing: np.ndarray) -> list[Hole]:
 
 
 @torch.no_grad()
-def fill_photo(photo: Photo, missing: np.ndarray, inpainter: Inpainter) -> Photo:
-    """The photograph with missing pixels, boolean (H, W) as the file has them, filled in; all others are left alone."""
+def fill_photo(photo: Photo, missing: np.ndarray, inpainter: Inpainter, blend: bool = True) -> Photo:
+    """The photograph with missing pixels filled in; all others are left alone.
+
+    Args:
+        photo: left as it is.
+        missing: boolean (H, W), as the file has its pixels.
+        inpainter: what fills.
+        blend: let what is filled in meet what is around it, see :func:`seamless`.
+    """
     pixels = photo.pixels.copy()
     for hole in find_holes(missing):
-        srgb = linear_to_srgb(_fill_hole(pixels, missing, hole, inpainter).clamp(0, 1))
+        srgb = linear_to_srgb(_fill_hole(pixels, missing, hole, inpainter, blend).clamp(0, 1))
         values = (srgb * np.iinfo(pixels.dtype).max).round().permute(1, 2, 0).numpy().astype(pixels.dtype)
         height, width = hole.inside.shape
         region = pixels[hole.top : hole.top + height, hole.left : hole.left + width]
@@ -129,6 +138,7 @@ def inpaint_photo(
     inpainter: Inpainter,
     boxes: Sequence[tuple[int, int, int, int]] = (),
     mask: Path | None = None,
+    blend: bool = True,
 ) -> int:
     """Read a photograph, fill its holes, and write it as the kind that the target's name says; how many there were.
 
@@ -147,7 +157,7 @@ def inpaint_photo(
     height, width = photo.pixels.shape[:2]
     upright = missing_pixels((width, height) if turned else (height, width), boxes, mask)
     missing = _as_stored(upright, photo.orientation)
-    filled = fill_photo(photo, missing, inpainter)
+    filled = fill_photo(photo, missing, inpainter, blend)
     try:
         write_photo(_as_kind(filled, _KINDS[target.suffix.lower()]), target)
     except OSError as error:
@@ -155,7 +165,7 @@ def inpaint_photo(
     return len(find_holes(missing))
 
 
-def _fill_hole(pixels: np.ndarray, missing: np.ndarray, hole: Hole, inpainter: Inpainter) -> Tensor:
+def _fill_hole(pixels: np.ndarray, missing: np.ndarray, hole: Hole, inpainter: Inpainter, blend: bool) -> Tensor:
     """Linear light for the rectangle of a hole, (3, h, w)."""
     height, width = hole.inside.shape
     # Photograph's pixels to one of the network's; small holes are seen as they are.
@@ -165,12 +175,40 @@ def _fill_hole(pixels: np.ndarray, missing: np.ndarray, hole: Hole, inpainter: I
         top, left = round(top), round(left)
     rows, columns = (np.arange(int(np.floor(first)), int(np.ceil(first + SIZE * scale))) for first in (top, left))
     window, gone = _reduced(pixels, missing, (rows, columns), (top, left), scale)
-    filled = inpainter.cpu().linear(linear_to_srgb(window)[None], gone[None])[0]
+    filling = inpainter.cpu().filling(linear_to_srgb(window)[None], gone[None])[0][0]
+    filled = torch.where(gone, seamless(filling, window, gone) if blend else filling, window)
     y, x = (
         (torch.arange(length, dtype=torch.float64) + first + 0.5 - start) / scale - 0.5
         for first, length, start in ((hole.top, height, top), (hole.left, width, left))
     )
     return _interpolate(filled, y, x)
+
+
+def seamless(filling: Tensor, image: Tensor, missing: Tensor) -> Tensor:
+    """What is filled in, less its difference from what is seen at the rim of the hole, spread smoothly over the hole.
+
+    A network is trained to answer for a border that is seen, too. How far it is off there is averaged over larger and
+    larger squares, and each missing pixel takes it from the smallest that knows it. All of it is linear, so a change of
+    light comes through as it is.
+
+    Args:
+        filling: what the network says of the whole window, linear (3, 128, 128).
+        image: what is seen, likewise.
+        missing: boolean (1, 128, 128).
+    """
+    middle = torch.zeros_like(missing)
+    middle[:, CENTER, CENTER] = True
+    known = (middle & ~missing).to(filling.dtype)[None]
+    levels = [(known * (image - filling), known)]
+    while levels[-1][0].shape[-1] > 1:
+        total, weight = levels[-1]
+        levels.append((F.avg_pool2d(total, 2), F.avg_pool2d(weight, 2)))
+    total, weight = levels.pop()
+    spread = total / weight.clamp(min=1e-12)
+    for total, weight in reversed(levels):
+        coarse = F.interpolate(spread, scale_factor=2, mode="bilinear", align_corners=False)
+        spread = torch.where(weight > 0, total / weight.clamp(min=1e-12), coarse)
+    return (filling + spread[0]).clamp(min=0)
 
 
 def _reduced(

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,9 @@ from torch.nn import functional as F
 from lightfast.color import linear_to_srgb, log_to_linear, srgb_to_linear
 from lightfast.pipelines import Pipeline
 
-__all__ = ["HoleEncoding", "Inpainter", "InpainterColour", "Reference", "center_mask"]
+__all__ = ["HoleEncoding", "Inpainter", "InpainterColour", "Taken", "center_mask"]
 
 InpainterColour = Literal["srgb", "log"]
-Reference = tuple[Tensor, Tensor]
-"""What an answer is brought back with: the floor `s m_c` of linear light, and the log RGB that wrapping took out."""
-
 SIZE = 128
 """Height and width of the images that the networks see."""
 
@@ -43,13 +40,26 @@ def center_mask(overlap: int = OVERLAP) -> Tensor:
     return mask
 
 
+class Taken(NamedTuple):
+    """What is taken out of an image before a network sees it, and belongs to its answer: (N, 3, 1, 1) each.
+
+    Attributes:
+        mean: of each channel in log RGB; 0 where it is left in.
+        floor: of linear light, which is added before the logarithm.
+    """
+
+    mean: Tensor
+    floor: Tensor
+
+
 class HoleEncoding(nn.Module):
     """From images with missing pixels to what a network sees, and from its answer back to linear light.
 
     `srgb`: values in [-1, 1], `2 x - 1`. `log`: `log(1 / (x_c + s m_c))`, with `x` linear, `m_c` the mean of channel
     `c` over the visible pixels, and `s` the softness. A gain `a_c` of the light takes this to itself less `log a_c` for
-    every `x`, black included: light of any saturation below 1 is an exact offset. The answer `y` is `exp(-y) - s m_c`
-    in linear light. Softness keeps the noise of dark pixels from being stretched by the logarithm.
+    every `x`, black included: light of any saturation below 1 is an exact offset. Softness keeps the noise of dark
+    pixels from being stretched by the logarithm. The answer `y` means the same, `exp(-y) - s m_c` in linear light; or,
+    without the floor, `exp(-y)`, which is easier to learn where softness is large.
 
     Missing pixels count for nothing, whatever they hold. They are filled with the mean of the visible ones in the
     colour space that the network sees, which follows the light as they do.
@@ -58,39 +68,42 @@ class HoleEncoding(nn.Module):
         colour: what the network sees: `srgb` or `log` RGB.
         softness: for log RGB.
         centred: give each channel less that mean, and add it to the answer: for a conventional network on log RGB.
+        floor: whether answers in log RGB have the floor `s m_c` that the input has.
     """
 
-    def __init__(self, colour: InpainterColour = "log", softness: float = 0.02, centred: bool = False) -> None:
+    def __init__(
+        self, colour: InpainterColour = "log", softness: float = 0.02, centred: bool = False, floor: bool = True
+    ) -> None:
         super().__init__()
         if colour not in ("srgb", "log"):
             raise ValueError(f"an inpainter sees srgb or log colours, not {colour!r}")
         if not softness > 0:
             raise ValueError(f"softness must be above 0, since black has no logarithm; got {softness}")
-        self.colour, self.softness, self.centred = colour, softness, centred
+        self.colour, self.softness, self.centred, self.floor = colour, softness, centred, floor
 
-    def encode(self, images: Tensor, missing: Tensor) -> tuple[Tensor, Reference]:
-        """What the network sees, (N, 3, H, W), and what :meth:`decode` needs, from sRGB images and a boolean mask."""
+    def encode(self, images: Tensor, missing: Tensor) -> tuple[Tensor, Taken]:
+        """What the network sees, (N, 3, H, W), from sRGB images and a boolean mask, and what :meth:`decode` needs."""
         wide = images.to(torch.promote_types(images.dtype, torch.float32))
         seen = (~missing).to(wide.dtype)
         share = seen / seen.sum((2, 3), keepdim=True).clamp(min=1)
         wide = torch.where(missing, 0.0, wide)
         if self.colour == "srgb":
-            nothing = wide.new_zeros(wide.shape[0], 3, 1, 1)
-            return torch.where(missing, (wide * share).sum((2, 3), keepdim=True), wide) * 2 - 1, (nothing, nothing)
+            mean = (wide * share).sum((2, 3), keepdim=True)
+            return 2 * torch.where(missing, mean, wide) - 1, Taken(torch.zeros_like(mean), torch.zeros_like(mean))
         linear = srgb_to_linear(wide.clamp(min=0))
         # A channel without any light has a floor too, far below the first step of any image.
         floor = self.softness * (linear * share).sum((2, 3), keepdim=True).clamp(min=1e-12)
         log = -(linear + floor).log()
         mean = (log * share).sum((2, 3), keepdim=True)
         log = torch.where(missing, mean, log)
-        return (log - mean, (floor, mean)) if self.centred else (log, (floor, torch.zeros_like(mean)))
+        floor = floor if self.floor else torch.zeros_like(floor)
+        return (log - mean, Taken(mean, floor)) if self.centred else (log, Taken(torch.zeros_like(mean), floor))
 
-    def decode(self, answer: Tensor, reference: Reference) -> Tensor:
-        """Linear light from a network's answer, of the same shape; not clipped: a little may be below 0 or above 1."""
+    def decode(self, answer: Tensor, taken: Taken) -> Tensor:
+        """Linear light from a network's answer, of the same shape; not clipped: it may be above 1, or just below 0."""
         if self.colour == "srgb":
             return srgb_to_linear((answer + 1) / 2)
-        floor, mean = reference
-        return log_to_linear(answer + mean) - floor
+        return log_to_linear(answer + taken.mean) - taken.floor
 
     def extra_repr(self) -> str:
         return f"{self.colour!r}, softness={self.softness}, centred={self.centred}"
@@ -109,6 +122,7 @@ class Inpainter(Pipeline):
             is wrapped: it sees each channel less its mean, which is added to its answer.
         colour: what the network sees: `srgb` (and its answer ends in tanh), or `log` RGB.
         softness: see :class:`HoleEncoding`.
+        floor: likewise.
         constrained: whether the equivariant network's weights meet the paper's constraint.
         options: more arguments of the network.
         details: more to keep in `config`, such as how the network was trained.
@@ -138,6 +152,7 @@ class Inpainter(Pipeline):
         offset_groups: int | None = 3,
         colour: InpainterColour = "log",
         softness: float = 0.02,
+        floor: bool = True,
         constrained: bool = True,
         options: Mapping[str, Any] | None = None,
         details: Mapping[str, Any] | None = None,
@@ -154,11 +169,12 @@ class Inpainter(Pipeline):
             "offset_groups": offset_groups,
             "colour": colour,
             "softness": softness,
+            "floor": floor,
             "constrained": constrained,
             "options": dict(options or {}),
             **(details or {}),
         }
-        self.encoding = HoleEncoding(colour, softness, centred=colour == "log" and offset_groups is None)
+        self.encoding = HoleEncoding(colour, softness, colour == "log" and offset_groups is None, floor)
         self.network = models.create(
             network, offset_groups, constrained=constrained, tanh=colour == "srgb", **self.config["options"]
         )
@@ -174,7 +190,8 @@ class Inpainter(Pipeline):
         return cls(
             config["network"],
             **{key: config[key] for key in needed[1:]},
-            details={key: value for key, value in config.items() if key not in needed},
+            floor=config.get("floor", True),
+            details={key: value for key, value in config.items() if key not in (*needed, "floor")},
         )
 
     @property
@@ -196,27 +213,26 @@ class Inpainter(Pipeline):
             images: (N, 3, 128, 128), sRGB in [0, 1].
             mask: (N, 1, 128, 128) or (1, 1, 128, 128), nonzero where pixels are missing.
         """
-        filling, missing = self._filling(images, mask)
+        filling, missing = self.filling(images, mask)
         return torch.where(missing, linear_to_srgb(filling.clamp(0, 1)).to(images.dtype), images)
 
     def linear(self, images: Tensor, mask: Tensor) -> Tensor:
         """The whole images in linear RGB, nothing clipped: they follow a change of light exactly."""
-        filling, missing = self._filling(images, mask)
+        filling, missing = self.filling(images, mask)
         return torch.where(missing, filling, srgb_to_linear(torch.where(missing, 0.0, images)).to(filling.dtype))
 
-    def center(self, images: Tensor, missing: Tensor) -> Tensor:
-        """The network's answer for the middle, (N, 3, 64, 64) in linear RGB, nothing clipped; the mask is boolean."""
-        seen, reference = self.encoding.encode(images, missing)
-        return self.encoding.decode(self.network(seen.to(next(self.network.parameters()).dtype)), reference)
+    def filling(self, images: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What the network would put everywhere, (N, 3, 128, 128) in linear RGB, nothing clipped; and the boolean mask.
 
-    def _filling(self, images: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes to the missing pixels, (N, 3, 128, 128) in linear RGB, and the boolean mask."""
+        In the middle that is its answer, for pixels that are seen too; around it, the image, and the mean colour of
+        what is seen where pixels are missing.
+        """
         _check(images, mask)
         missing = mask.to(torch.bool)
-        seen, reference = self.encoding.encode(images, missing)
+        seen, taken = self.encoding.encode(images, missing)
         # Outside of the middle the hole stays as it is encoded: the mean colour.
-        around = self.encoding.decode(seen, reference)
-        center = self.encoding.decode(self.network(seen.to(next(self.network.parameters()).dtype)), reference)
+        around = self.encoding.decode(seen, taken)
+        center = self.encoding.decode(self.network(seen.to(next(self.network.parameters()).dtype)), taken)
         return torch.where(self.middle, F.pad(center, (SIZE // 4,) * 4), around), missing
 
     def save(self, folder: str | os.PathLike[str], name: str = "model", *, half: bool = False) -> Path:

@@ -36,10 +36,10 @@ def test_batch_norm_is_everywhere_but_at_the_ends(groups):
     assert network(torch.randn(2, 3, 128, 128)).shape == (2, 3, 64, 64)
 
 
-@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("how", [{}, {"constrained": False}, {"constrained": False, "carry": True}], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_it_follows_offsets(training, constrained):
-    network = ContextEncoder(3, **SMALL, constrained=constrained).double().train(training)
+def test_it_follows_offsets(training, how):
+    network = ContextEncoder(3, **SMALL, **how).double().train(training)
     assert_equivariant(network, torch.randn(2, 3, 128, 128, dtype=torch.float64), offsets=100.0)
 
 

@@ -1,25 +1,30 @@
-"""`lightfast evaluate`: how a trained classifier does under coloured light."""
+"""`lightfast evaluate`: how a trained classifier or inpainter does under coloured light."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lightfast.commands import options
 
+if TYPE_CHECKING:
+    from lightfast.inpainter import Inpainter
+
 __all__ = ["evaluate"]
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="The folder of a trained classifier, or a pretrained one's name.")],
+    run: Annotated[
+        str, typer.Argument(help="The folder of a trained classifier or inpainter, or a pretrained one's name.")
+    ],
     data: Annotated[
         Path | None,
         typer.Option(
             help="CIFAR-10, or a folder with one sub-folder a class (of one divided into train and val, val is used); "
-            "by default, pictures that lightfast draws itself."
+            "for inpainters, the folder that `reproduce inpainting` takes; by default, pictures that lightfast draws."
         ),
     ] = None,
     size: options.Size = None,
@@ -27,12 +32,17 @@ def evaluate(
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, too.")] = None,
     device: options.Device = "auto",
 ) -> None:
-    """Relight pictures with more and more saturated lights, and count what a classifier gets wrong."""
+    """Relight pictures with more and more saturated lights, and measure what a classifier or inpainter gets wrong."""
+    from lightfast.inpainter import Inpainter
     from lightfast.provenance import provenance
     from lightfast.report.tables import evaluation_table
     from lightfast.tasks.evaluation import evaluate as count_errors
     from lightfast.tasks.workshop import evaluation_batch, write_json
 
+    pipeline = options.load_pipeline(run, "trained classifier")
+    if isinstance(pipeline, Inpainter):
+        _evaluate_inpainter(pipeline, run, data, seed, json_out, device)
+        return
     classifier = options.load_classifier(run)
     size = size or classifier.config.get("size")
     images, labels, classes = options.load_test_images(data, size)
@@ -47,6 +57,25 @@ def evaluate(
     typer.echo(evaluation_table(result))
     if json_out is not None:
         write_json(json_out, {"model": run, **dataclasses.asdict(result), "provenance": provenance()})
+
+
+def _evaluate_inpainter(
+    inpainter: Inpainter, run: str, data: Path | None, seed: int, json_out: Path | None, device: str
+) -> None:
+    from lightfast.commands.reproduce_inpainting import load_images
+    from lightfast.provenance import provenance
+    from lightfast.report.inpainting import evaluation_table
+    from lightfast.tasks.inpainting_evaluation import evaluate_inpainter
+    from lightfast.tasks.workshop import write_json
+
+    where = options.choose_device(device)
+    tests = load_images(data).tests
+    found = {name: evaluate_inpainter(inpainter, images, seed=seed, device=where) for name, images in tests.items()}
+    for name, numbers in found.items():
+        typer.echo(f"{name}, {numbers.images} images:\n\n{evaluation_table(numbers)}\n")
+    if json_out is not None:
+        measured = {name: dataclasses.asdict(numbers) for name, numbers in found.items()}
+        write_json(json_out, {"model": run, "tests": measured, "provenance": provenance()})
 
 
 def _first(names: tuple[str, ...] | list[str]) -> str:

@@ -22,6 +22,7 @@ def inpaint(
         Path | None,
         typer.Option("-o", "--out", help="The file to write; PHOTO-filled beside the photograph by default."),
     ] = None,
+    blend: Annotated[bool, typer.Option(help="Let what is filled in meet what is around it.")] = True,
     model: Annotated[
         str | None, typer.Option(help="A pretrained inpainter (context-encoder-slim), or the folder of a trained one.")
     ] = None,
@@ -37,7 +38,7 @@ def inpaint(
         raise ValueError("say what to fill in, either with --box x,y,width,height or with --mask IMAGE")
     boxes = [_parse_box(text) for text in box or []]
     target = photo.with_name(f"{photo.stem}-filled{photo.suffix}") if out is None else out
-    count = inpaint_photo(photo, target, choose_inpainter(model), boxes, mask)
+    count = inpaint_photo(photo, target, choose_inpainter(model), boxes, mask, blend)
     typer.echo(f"{photo} -> {target}  {count} {'hole' if count == 1 else 'holes'} filled")
 
 

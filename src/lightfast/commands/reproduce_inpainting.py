@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightfast.data.street import HoleImages
     from lightfast.tasks.inpainting_plans import InpaintingPlan
 
-__all__ = ["inpainting", "train_inpainting"]
+__all__ = ["inpainting", "load_images", "train_inpainting"]
 
 Data = Annotated[
     Path | None,
@@ -33,7 +33,9 @@ Half = Annotated[bool, typer.Option("--half", help="Save weights in 16 bits.")]
 
 def inpainting(
     data: Data = None,
-    networks: Annotated[str, typer.Option(help="Comma-separated: original, wrapped, equivariant, equivariant-free; or all.")] = "all",
+    networks: Annotated[
+        str, typer.Option(help="Comma-separated: original, wrapped, equivariant, equivariant-free; or all.")
+    ] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each network.")] = 1,
     out: options.Out = Path("runs/inpainting"),
     recipe: Recipe = None,
@@ -60,7 +62,7 @@ def inpainting(
     where = options.choose_device(device)
     plan = _plan(recipe, data, steps, settings, where, precision, graph)
     chosen, pairs = choose_fillers(networks), None if only is None else parse_pairs(only, FILLERS)
-    images = _images(data)
+    images = load_images(data)
     study = InpaintingStudy(
         images,
         plan,
@@ -77,18 +79,23 @@ def inpainting(
     )
     study.run()
     typer.echo("")
-    typer.echo(write_inpainting_report(out, images, photographs, where))
+    typer.echo(write_inpainting_report(out, images, photographs))
     typer.echo(f"written: {', '.join(str(out / file) for file in ('table.md', 'results.json', 'report.html'))}")
 
 
 def train_inpainting(
     data: Data = None,
-    network: Annotated[str, typer.Option(help="original, wrapped, equivariant or equivariant-free.")] = "equivariant",
+    network: Annotated[
+        str, typer.Option(help="original, wrapped, equivariant or equivariant-free.")
+    ] = "equivariant-free",
     out: options.Out = Path("runs/inpainter"),
     name: Annotated[str, typer.Option(help="The name of the files in the folder.")] = "model",
     recipe: Recipe = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the order of the images.")] = 0,
     steps: options.Steps = None,
+    start: Annotated[
+        str | None, typer.Option(help="Begin from a trained inpainter of the same kind: a folder, or a pretrained one.")
+    ] = None,
     resume: options.Resume = False,
     settings: options.Settings = None,
     half: Half = False,
@@ -97,6 +104,7 @@ def train_inpainting(
     precision: options.Precision = "auto",
 ) -> None:
     """Train an inpainter, and save it, as `lightfast inpaint --model` takes it."""
+    from lightfast.inpaint import choose_inpainter
     from lightfast.tasks.inpainting_plans import choose_fillers
     from lightfast.tasks.inpainting_study import InpaintingStudy
     from lightfast.tasks.reproduction import keep_settings
@@ -109,7 +117,10 @@ def train_inpainting(
         raise ValueError(f"{network!r} names {len(chosen)} networks; train one at a time")
     if (out / RECORD).exists():
         raise ValueError(f"{out} holds a trained inpainter already: name another folder with --out, or delete it")
-    study = InpaintingStudy(_images(data), plan, chosen, 1, out, resume=resume, half=half, device=where, say=typer.echo)
+    first = None if start is None else choose_inpainter(start)
+    study = InpaintingStudy(
+        load_images(data), plan, chosen, 1, out, resume=resume, half=half, start=first, device=where, say=typer.echo
+    )
     keep_settings(out, study.settings())
     images, held_out = study.images.held_out(plan.held_out)
     study.train({(chosen[0], seed): out}, images, held_out, name)
@@ -140,7 +151,8 @@ def _plan(
     return plan.with_values(fitted | dict(options.parse_setting(text) for text in settings or []))
 
 
-def _images(data: Path | None) -> HoleImages:
+def load_images(data: Path | None) -> HoleImages:
+    """The photographs in a folder, or textures that are drawn."""
     from lightfast.data.generated_textures import drawn_textures
     from lightfast.data.street import load_street
 

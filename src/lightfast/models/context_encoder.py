@@ -1,10 +1,10 @@
 """The Context Encoder (Pathak et al. 2016): from an image with a hole in the middle to what may have been there.
 
-Written once, in words that are plain torch or lifted maps. The equivariant network sees log RGB and answers in it: it
-takes the mean of each channel out of the image, works on what is left, which no light changes, and puts the mean back
-into its answer. What norms and activations take out of a map on the way, `φ(u + b) + φ(y)` in
-:mod:`lightfast.nn._norm_act`, is itself a function of that invariant map; it is left out, since the network would only
-have to learn it away.
+Written once, in words that are plain torch or lifted maps (see :mod:`lightfast.nn._lifted`). The equivariant network
+sees log RGB and answers in it: it takes the mean of each channel out of the image, works on what is left, which no
+light changes, and puts the mean back into its answer. What norms and activations take out of a map on the way is
+itself a function of that invariant map. The ordinary layers would give it back at the end, as `carry` does; without, it
+is left behind.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast import nn as lfnn
-from lightfast.functional import add_offset
 from lightfast.nn._constrained import applied_weight
-from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels
+from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, lower
 from lightfast.nn._lifted_transposed import (
     ConvTransposeNormAct2d,
     SqueezeNormAct,
@@ -48,6 +47,7 @@ class ContextEncoder(nn.Module):
         tanh: end the conventional network with a tanh, as for images in [-1, 1].
         constrained: whether an equivariant network's weights meet the paper's constraint. It follows offsets without,
             since its maps are lifted.
+        carry: whether its answer is given back what norms and activations take out of the maps on the way.
 
     Shapes: (N, 3, 128, 128) to (N, 3, 64, 64).
 
@@ -62,6 +62,7 @@ class ContextEncoder(nn.Module):
         bottleneck: int | None = None,
         tanh: bool = True,
         constrained: bool = True,
+        carry: bool = False,
     ) -> None:
         super().__init__()
         if offset_groups not in (None, 3):
@@ -70,7 +71,7 @@ class ContextEncoder(nn.Module):
         bottleneck = bottleneck or (4000 if offset_groups is None else 3999)
         if offset_groups is not None and (base % 3 or bottleneck % 3):
             raise ValueError(f"widths must divide into the 3 colours, which {base} and {bottleneck} do not both")
-        words: _Words = _Conventional(tanh) if offset_groups is None else _Lifting(offset_groups, constrained)
+        words: _Words = _Conventional(tanh) if offset_groups is None else _Lifting(offset_groups, constrained, carry)
         widths = [base, base, 2 * base, 4 * base, 8 * base]
         self.enter = words.enter()
         self.first = words.first(3, base)
@@ -81,17 +82,19 @@ class ContextEncoder(nn.Module):
         self.last = words.last(base, 3)
         self.leave = words.leave()
         _initialise(self)
-        if offset_groups is not None:
-            # The constraint gives all features of a colour a part in common, which must not drown what sets them apart.
-            for module in self.modules():
-                if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and module is not self.last.conv:
-                    nn.init.kaiming_normal_(module.weight, _SLOPE)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1:] != (3, 128, 128):
             raise ValueError(f"expected images (N, 3, 128, 128), but got {tuple(images.shape)}")
         x = self.enter(images)
         return self.leave(x, self.last(self.decoder(self.expand(self.squeeze(self.encoder(self.first(x)))))))
+
+    @torch.no_grad()
+    def shift_answer(self, amount: Tensor) -> None:
+        """Add `amount` (3,) to all answers, before the tanh where there is one: to the bias of the last layer."""
+        last = self.last.conv if isinstance(self.last, _LiftedLast) else self.last
+        assert isinstance(last, nn.ConvTranspose2d) and last.bias is not None
+        last.bias += amount.to(last.bias)
 
 
 class ContextDiscriminator(nn.Module):
@@ -172,15 +175,15 @@ class _Conventional:
 class _Lifting:
     """Lifted maps; the widths are multiples of the groups."""
 
-    def __init__(self, groups: int, constrained: bool) -> None:
-        self.groups, self.constrained = groups, constrained
+    def __init__(self, groups: int, constrained: bool, carry: bool) -> None:
+        self.groups, self.constrained, self.carry = groups, constrained, carry
         self._how = {"offset_groups": groups, "constrained": constrained}
 
     def enter(self) -> nn.Module:
         return Lift(self.groups)
 
     def first(self, inputs: int, outputs: int) -> nn.Module:
-        return _LiftedFirst(inputs, outputs, self.groups, self.constrained)
+        return _LiftedFirst(inputs, outputs, self.groups, self.constrained, self.carry)
 
     def down(self, inputs: int, outputs: int) -> nn.Module:
         return ConvNormAct2d(inputs, outputs, 4, 2, 1, slope=_SLOPE, **self._how)
@@ -228,28 +231,31 @@ class _Leave(nn.Module):
 
 
 class _LeaveLifted(nn.Module):
-    """Put back the offset of the image that the network began with, in at least float32."""
+    """The map itself, in at least float32: with the offset that came all the way, or the one it began with."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.groups = groups
 
     def forward(self, before: Lifted, answer: Lifted) -> Tensor:
-        z = answer.map.to(torch.promote_types(answer.map.dtype, torch.float32))
-        assert before.offset is not None
-        return add_offset(z, before.offset, self.groups)
+        return lower(Lifted(answer.map, before.offset if answer.offset is None else answer.offset), self.groups)
 
 
 class _LiftedFirst(nn.Module):
-    """A convolution and LeakyReLU about the group's mean, without a norm, on lifted maps. The offset stays behind."""
+    """A convolution and LeakyReLU about the group's mean, without a norm, on lifted maps.
 
-    def __init__(self, inputs: int, outputs: int, groups: int, constrained: bool) -> None:
+    Unless offsets are carried on, they end here: nothing is then spent on them, and the last layer knows them again.
+    """
+
+    on_lifted_maps = True
+
+    def __init__(self, inputs: int, outputs: int, groups: int, constrained: bool, carry: bool) -> None:
         super().__init__()
         geometry = (inputs, outputs, 4, 2, 1)
         self.conv: nn.Conv2d = (
             lfnn.Conv2d(*geometry, padding_mode="mean", offset_groups=groups) if constrained else nn.Conv2d(*geometry)
         )
-        self.groups = groups
+        self.groups, self.carry = groups, carry
 
     def forward(self, x: Lifted) -> Lifted:
         conv, bias = self.conv, self.conv.bias
@@ -260,14 +266,17 @@ class _LiftedFirst(nn.Module):
         weight = F.pad(weight, (0, 0, 0, 0, 0, 0, 0, idle)) if idle else weight
         z = x.map.contiguous(memory_format=torch.channels_last) if half else x.map
         u = F.conv2d(z, weight, None, conv.stride, conv.padding)
-        level = u[:, : conv.out_channels].mean((2, 3), dtype=torch.promote_types(u.dtype, torch.float32)) + bias
-        shift = bias - spread(group_mean(level, self.groups), conv.out_channels)
-        shift = fit_channels(shift[..., None, None], u.shape[1]).to(u.dtype)
-        return Lifted(F.leaky_relu(u + shift, _SLOPE), None)
+        means = u[:, : conv.out_channels].mean((2, 3), dtype=torch.promote_types(u.dtype, torch.float32)) + bias
+        level = group_mean(means, self.groups)
+        shift = fit_channels((bias - spread(level, conv.out_channels))[..., None, None], u.shape[1]).to(u.dtype)
+        z = F.leaky_relu(u + shift, _SLOPE)
+        return Lifted(z, x.offset + level if self.carry and x.offset is not None else None)
 
 
 class _LiftedLast(nn.Module):
     """A transposed convolution with its bias, on lifted maps."""
+
+    on_lifted_maps = True
 
     def __init__(self, inputs: int, outputs: int, groups: int, constrained: bool) -> None:
         super().__init__()

@@ -64,7 +64,8 @@ def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> Tensor
     if half:
         z = z.contiguous(memory_format=torch.channels_last)
         weight = weight.contiguous(memory_format=torch.channels_last)
-    return F.conv_transpose2d(z, weight, None, conv.stride, conv.padding)
+    padding: Any = conv.padding
+    return F.conv_transpose2d(z, weight, None, conv.stride, padding)
 
 
 def as_row(x: Tensor, like: Tensor) -> Tensor:

@@ -15,12 +15,12 @@ from lightfast.report.figures import DARK, LIGHT
 from lightfast.report.inpainting_pictures import curves_figure, filled_figure, square_figure
 from lightfast.report.page import Facts, Picture, Section, Table, page
 from lightfast.report.tables import Rows, markdown
-from lightfast.tasks.inpainting_evaluation import STABLE_UP_TO, worst_stability
+from lightfast.tasks.inpainting_evaluation import STABLE_UP_TO, HoleEvaluation, worst_stability
 from lightfast.tasks.inpainting_study import inpainting_results
 from lightfast.tasks.reproduction import run_folder
 from lightfast.tasks.workshop import write_json
 
-__all__ = ["PUBLISHED_INPAINTING", "inpainting_tables", "write_inpainting_report"]
+__all__ = ["PUBLISHED_INPAINTING", "evaluation_table", "inpainting_tables", "write_inpainting_report"]
 
 SHOWN_SATURATIONS = (0.0, 0.3, 0.5, 0.8, 0.9, 1.0)
 
@@ -35,14 +35,13 @@ _EXAMPLES = 3
 _STRONG = ("equivariant", "equivariant-free", "wrapped")
 
 
-def write_inpainting_report(out: Path, images: HoleImages, photographs: bool, device: torch.device) -> str:
+def write_inpainting_report(out: Path, images: HoleImages, photographs: bool = True) -> str:
     """Write everything from the finished runs in a folder, and return the table.
 
     Args:
         out: the folder of the study.
         images: the ones it was made with.
         photographs: whether to show images of a data set of photographs; drawn ones always are.
-        device: where the models were trained; pictures are made on the CPU.
     """
     results = inpainting_results(out)
     write_json(out / "results.json", results)
@@ -81,6 +80,19 @@ def inpainting_tables(results: Mapping[str, Any]) -> str:
     if results["data"] == "street128":
         parts += ["Published, Paris Street View:", markdown(PUBLISHED_INPAINTING)]
     return "\n\n".join(parts) + "\n"
+
+
+def evaluation_table(found: HoleEvaluation) -> str:
+    """What was measured of one inpainter on a set of images, as a table."""
+    rows: Rows = [["saturation", *(f"{saturation:g}" for saturation in found.saturations)]]
+    for title, numbers in (
+        ("PSNR, dB", found.psnr),
+        ("L1, %", found.l1),
+        ("L2, %", found.l2),
+        ("stability, dB", found.stability),
+    ):
+        rows.append([title, *("" if number is None else f"{number:.2f}" for number in numbers)])
+    return markdown(rows)
 
 
 def _tests(results: Mapping[str, Any]) -> list[str]:
@@ -125,11 +137,12 @@ def _curve_rows(results: Mapping[str, Any], test: str) -> Rows:
 
 
 def _models(out: Path) -> dict[str, Inpainter]:
-    """The first run's models to show, if all that the figures need are there."""
-    folders = {name: run_folder(out, (name, 0)) for name in ("original", "equivariant")}
-    if not all((folder / "model.safetensors").exists() for folder in folders.values()):
+    """The first run's models to show: the original and the equivariant ones that are there; none without either."""
+    folders = {name: run_folder(out, (name, 0)) for name in ("original", "equivariant", "equivariant-free")}
+    there = {name: folder for name, folder in folders.items() if (folder / "model.safetensors").exists()}
+    if "original" not in there or len(there) < 2:
         return {}
-    return {name: Inpainter.load(folder) for name, folder in folders.items()}
+    return {name: Inpainter.load(folder) for name, folder in there.items()}
 
 
 def _page(

@@ -6,6 +6,7 @@ Colours, the same for all networks: the reconstruction loss, what the discrimina
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,10 +17,10 @@ from torch.nn import functional as F
 from lightfast.color import linear_to_srgb
 from lightfast.data.augment import random_flip, random_resized_crop
 from lightfast.engine import Player
-from lightfast.inpainter import CENTER, OVERLAP, SIZE, HoleEncoding, Reference, center_mask
-from lightfast.models.context_encoder import ContextDiscriminator
+from lightfast.inpainter import CENTER, OVERLAP, SIZE, HoleEncoding, Inpainter, Taken, center_mask
+from lightfast.models.context_encoder import ContextDiscriminator, ContextEncoder
 
-__all__ = ["Adversaries", "HoleAugmentation", "HoleBatch", "InpaintingTask"]
+__all__ = ["Adversaries", "HoleAugmentation", "HoleBatch", "InpaintingTask", "discriminator", "start_at_mean"]
 
 _SMALLEST_HOLE = 12
 
@@ -50,13 +51,13 @@ class HoleBatch:
 
     Attributes:
         seen: what the network is given, (B, 3, 128, 128).
-        reference: to bring its answer back to linear light.
+        taken: what was taken out of the image, and belongs to the answer.
         real: what was in the middle, sRGB (B, 3, 64, 64).
         filled: what the network filled in there; None until it has.
     """
 
     seen: Tensor
-    reference: Reference
+    taken: Taken
     real: Tensor
     filled: Tensor | None = None
 
@@ -115,8 +116,8 @@ class InpaintingTask:
         if how.flip:
             images = random_flip(images, generator=generator)
         missing = self.hole if how.hole == "center" else self.hole & _rectangles(len(images), generator)
-        seen, reference = self.encoding.encode(images, missing)
-        return HoleBatch(seen, reference, images[:, :, CENTER, CENTER])
+        seen, taken = self.encoding.encode(images, missing)
+        return HoleBatch(seen, taken, images[:, :, CENTER, CENTER])
 
     def players(self, model: nn.Module) -> list[Player]:
         """First the network that fills, then the discriminator."""
@@ -140,12 +141,27 @@ class InpaintingTask:
         """The loss of the network that fills; what it filled in stays in the batch."""
         assert isinstance(model, Adversaries)
         answer = model.generator(batch.seen)
-        filled = linear_to_srgb(self.encoding.decode(answer, batch.reference))
+        filled = linear_to_srgb(self.encoding.decode(answer, batch.taken))
         batch.filled = filled.detach()
         reconstruction = (self.weight * (filled - batch.real).square()).mean()
         adversarial = F.softplus(-model.discriminator(filled).float()).mean()
         loss = (1 - self.adversarial) * reconstruction + self.adversarial * adversarial
         return loss, {"reconstruction": reconstruction, "adversarial": adversarial}
+
+
+@torch.no_grad()
+def start_at_mean(inpainter: Inpainter, images: Tensor) -> None:
+    """Let a fresh network on log RGB start from the mean colour of what is seen: by the bias of its last layer.
+
+    Each layer of an equivariant network that carries offsets adds to them, by a like amount for all images, and it
+    would take a thousand steps to learn that away. Images are sRGB, uint8 (N, 3, 128, 128).
+    """
+    if inpainter.encoding.colour != "log":
+        return
+    fresh = copy.deepcopy(inpainter.network).train()
+    seen, _ = inpainter.encoding.encode(images.float() / 255, center_mask().to(images.device))
+    assert isinstance(inpainter.network, ContextEncoder)
+    inpainter.network.shift_answer((seen.mean((2, 3)) - fresh(seen).mean((2, 3))).mean(0))
 
 
 def discriminator(base: int, seed: int) -> ContextDiscriminator:

@@ -20,14 +20,16 @@ from lightfast.data.street import HoleImages
 from lightfast.engine import CHECKPOINT, Job, train_many
 from lightfast.inpainter import Inpainter
 from lightfast.provenance import provenance
-from lightfast.tasks.inpainting import Adversaries, InpaintingTask, discriminator
+from lightfast.tasks.inpainting import Adversaries, InpaintingTask, discriminator, start_at_mean
 from lightfast.tasks.inpainting_evaluation import evaluate_inpainter, worst_stability
 from lightfast.tasks.inpainting_plans import FILLERS, InpaintingPlan
 from lightfast.tasks.inpainting_samples import Sampler
 from lightfast.tasks.reproduction import keep_settings, read_records, run_folder
 from lightfast.tasks.workshop import RECORD, Pair, write_json
 
-__all__ = ["InpaintingStudy", "inpainting_results", "inpainting_runs"]
+__all__ = ["InpaintingStudy", "copy_weights", "inpainting_results", "inpainting_runs"]
+
+_FIRST_LOOK = 64
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class InpaintingStudy:
         parallel: how many trainings share the device at a time, where that is possible.
         resume: go on with trainings that were interrupted.
         half: save weights in 16 bits.
+        start: begin from this inpainter's weights, instead of fresh ones.
         device: where to compute.
         progress: show bars.
         say: told what is done.
@@ -58,6 +61,7 @@ class InpaintingStudy:
     parallel: int = 3
     resume: bool = False
     half: bool = False
+    start: Inpainter | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: bool = True
     say: Callable[[str], None] = print
@@ -103,9 +107,14 @@ class InpaintingStudy:
 
     def _make(self, pair: Pair) -> Inpainter:
         name, seed = pair
-        return self.plan.inpainter(
+        inpainter = self.plan.inpainter(
             FILLERS[name], seed, {"kind": name, "data": self.images.name, "seed": seed, "plan": self.plan.to_dict()}
         )
+        if self.start is None:
+            start_at_mean(inpainter, self.images.train[:_FIRST_LOOK])
+        else:
+            copy_weights(self.start, inpainter)
+        return inpainter
 
     def _job(self, pair: Pair, inpainter: Inpainter, images: HoleImages, held_out: torch.Tensor, folder: Path) -> Job:
         plan, (name, seed) = self.plan, pair
@@ -154,6 +163,17 @@ class InpaintingStudy:
             shown.append(f"{test}: PSNR {levels}, stability {stable:.1f} dB")
         self.say(f"{pair[0]}:{pair[1]} is done; {'; '.join(shown)}")
         return record
+
+
+def copy_weights(source: Inpainter, target: Inpainter) -> None:
+    """Give one inpainter the weights of another with the same network."""
+    before, after = source.state_dict(), target.state_dict()
+    if {name: value.shape for name, value in before.items()} != {name: value.shape for name, value in after.items()}:
+        raise ValueError(
+            f"a {target.config['network']} with {target.config['options']} cannot start from the weights of a "
+            f"{source.config['network']} with {source.config['options']}: they are not the same network"
+        )
+    target.load_state_dict(before)
 
 
 def inpainting_runs(out: Path) -> list[dict[str, Any]]:
