@@ -44,15 +44,17 @@ def project(weight: Tensor) -> Tensor:
 class Conv(nn.Module):
     """Convolution of a map outside which lies `outside`."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, padding: int | None = None
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(outputs, inputs, kernel, kernel) * (2 / inputs / kernel**2) ** 0.5)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-        self.stride = stride
+        self.stride, self.padding = stride, kernel // 2 if padding is None else padding
 
     def forward(self, x: Tensor, outside: Tensor) -> Tensor:
         centred = x - like(outside, x)
-        y = F.conv2d(centred, project(self.weight), self.bias, self.stride, self.weight.shape[2] // 2)
+        y = F.conv2d(centred, project(self.weight), self.bias, self.stride, self.padding)
         return y + like(outside, y)
 
 
@@ -68,6 +70,23 @@ def relu(x: Tensor) -> tuple[Tensor, Tensor]:
     """The rectified map, and what lies outside it: its floor."""
     mean = group_mean(x)
     return torch.maximum(x, like(mean, x)), mean
+
+
+def leaky_relu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with slope 0.2 below the mean."""
+    mean = group_mean(x)
+    level = like(mean, x)
+    return F.leaky_relu(x - level, 0.2) + level, mean
+
+
+def project_transposed(weight: Tensor, stride: int) -> Tensor:
+    """As `project`, of a transposed convolution's weight (m, n, k, k): each phase of taps meets the constraint."""
+    inputs, outputs, kernel, _ = weight.shape
+    taps = kernel // stride
+    phases = weight.reshape(GROUPS, inputs // GROUPS, outputs, taps, stride, taps, stride)
+    own = torch.eye(GROUPS, dtype=weight.dtype, device=weight.device).repeat_interleave(outputs // GROUPS, 1)
+    excess = (phases.sum((1, 3, 5)) - own[..., None, None]) / (inputs // GROUPS * taps**2)
+    return (phases - excess[:, None, :, None, :, None]).reshape(weight.shape)
 
 
 class Unit(nn.Module):
@@ -184,20 +203,70 @@ class Cerberus(nn.Module):
         return self.second(x)
 
 
+class Down(nn.Module):
+    """Convolution, norm if there is one, leaky ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, padding: int, norm: bool = True) -> None:
+        super().__init__()
+        self.conv = Conv(inputs, outputs, 4, stride, padding=padding)
+        self.norm = Norm(outputs) if norm else nn.Identity()
+
+    def forward(self, x: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
+        return leaky_relu(self.norm(self.conv(x, outside)))
+
+
+class Up(nn.Module):
+    """Transposed convolution of a map outside which lies `outside`; norm and ReLU but for the last."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, padding: int, last: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs, 4, 4) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.norm = None if last else Norm(outputs)
+        self.stride, self.padding = stride, padding
+
+    def forward(self, x: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
+        weight = project_transposed(self.weight, self.stride)
+        y = F.conv_transpose2d(x - like(outside, x), weight, self.bias, self.stride, self.padding)
+        y = y + like(outside, y)
+        return (y, outside) if self.norm is None else relu(self.norm(y))
+
+
+class ContextEncoder(nn.Module):
+    """The Context Encoder on log RGB: (N, 3, 128, 128) to the middle (N, 3, 64, 64)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (63, 63, 126, 252, 504)
+        down = [Down(3, 63, 2, 1, norm=False), *(Down(widths[i], widths[i + 1], 2, 1) for i in range(4))]
+        up = [Up(3999, 504, 4, 0), *(Up(widths[i], widths[i - 1], 2, 1) for i in (4, 3, 2))]
+        self.layers = nn.ModuleList([*down, Down(504, 3999, 1, 0), *up, Up(63, 3, 2, 1, last=True)])
+
+    def forward(self, images: Tensor) -> Tensor:
+        offset = group_mean(images)
+        x, outside = images, offset
+        for layer in self.layers:
+            x, outside = layer(x, outside)
+        # What the layers took out of the map on the way does not come back; the image's own means do.
+        return x - like(outside, x) + like(offset, x)
+
+
 def create(name: str) -> nn.Module:
     """The network of that name in `lightfast.models`, with 3 groups; its state has the same tensors in that order."""
     if name in STAGES:
         return imagenet_resnet(name)
     if name == "cerberus":
         return Cerberus()
+    if name == "context-encoder":
+        return ContextEncoder()
     if name == "resnet20":
         return cifar_resnet(20)
-    raise ValueError(f"there is no straightforward {name}; there are resnet20, cerberus, {', '.join(STAGES)}")
+    raise ValueError(f"there is no straightforward {name}; there are {', '.join(names())}")
 
 
 def names() -> list[str]:
     """What :func:`create` knows."""
-    return ["resnet20", *STAGES, "cerberus"]
+    return ["resnet20", *STAGES, "cerberus", "context-encoder"]
 
 
 @torch.no_grad()

@@ -9,8 +9,9 @@ from lightfast.bench import compare, growth
 from lightfast.bench import run as bench_run
 from lightfast.bench.compare import Comparison, Measurement, comparisons, measure
 from lightfast.bench.growth import Setting
+from lightfast.bench.levers import LEVERS, levers
 from lightfast.bench.subjects import SUBJECTS, VARIANTS, Subject, build, parse_subject
-from lightfast.bench.timing import Work, interleaved, peak_memory
+from lightfast.bench.timing import Pace, Work, interleaved, peak_memory
 from lightfast.cli import main
 
 CPU = torch.device("cpu")
@@ -20,7 +21,7 @@ TINY = Subject("resnet20", 2, 16)
 def test_rounds_are_interleaved_and_bounded():
     calls = []
     works = {name: Work(lambda name=name: calls.append(name), CPU, graph=False) for name in "ab"}
-    samples = interleaved(works, seconds=0, rounds=(3, 9), shortest=0)
+    samples = interleaved(works, Pace(seconds=0, rounds=(3, 9), shortest=0))
     assert {name: len(values) for name, values in samples.items()} == {"a": 3, "b": 3}
     assert "".join(calls)[-6:] == "ababab"
 
@@ -37,18 +38,20 @@ def test_peak_memory_counts_activations_gradients_and_weights():
     assert 4e6 + 4e6 + 2e6 + 2e6 <= peak_memory(step, layer, CPU) <= 2e7
 
 
-def test_same_widths_are_those_of_ours():
-    plain, same, ours = (build(TINY, name) for name in ("plain", "same-widths", "ours"))
-    shapes = [[p.shape for p in network.stem.parameters()] for network in (plain, same, ours)]
-    assert shapes[1] == shapes[2] != shapes[0]
+@pytest.mark.parametrize("subject", dict.fromkeys((s.network, s.size) for s in SUBJECTS["cpu"]), ids=lambda key: key[0])
+def test_same_widths_are_those_of_ours(subject):
+    with torch.device("meta"):
+        made = [build(Subject(subject[0], 1, subject[1]), name) for name in ("plain", "same-widths", "ours")]
+    widths = [[m.out_channels for m in network.modules() if isinstance(m, torch.nn.Conv2d)] for network in made]
+    # Cerberus's squeezing convolution of 16 features has no width to choose.
+    differing = [a != b for a, b in zip(widths[1], widths[2], strict=True)]
+    assert sum(differing) == (subject[0] == "cerberus") and widths[0] != widths[1]
 
 
 def test_all_comparisons_come_in_order_of_importance():
     parts = comparisons(SUBJECTS["cuda"], ["bfloat16", "float32"], compiled=True)
     assert parts[0].subject == Subject("resnet20", 128, 32) and parts[0].precision == "bfloat16"
     assert [part.compiled for part in parts].index(True) == len(parts) - 2
-    residual = [part for part in parts if "same-widths" in part.variants]
-    assert {part.subject.network for part in residual} == {"resnet20", "resnet50"}
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def records(monkeypatch):
 
     monkeypatch.setattr(compare, "build", failing)
     part = Comparison(TINY, "float32", ("plain", "ours", "fused"))
-    return measure(part, Measurement(CPU, 0.0, (2, 2), profile=True), say=lambda text: None)
+    return measure(part, Measurement(CPU, Pace(0.0, (2, 2)), profile=True), say=lambda text: None)
 
 
 def test_a_failure_is_reported_by_name(records):
@@ -109,8 +112,11 @@ def test_the_command_writes_numbers_tables_and_figures(tmp_path, monkeypatch, ca
     assert [record["mode"] for record in results["comparisons"]] == ["training", "inference"]
     assert "bench" in results["runs"][0]["command"] and results["runs"][0]["versions"]["torch"]
     assert [record["axis"] for record in results["growth"]] == ["batch", "groups"]
+    assert [record["mode"] for record in results["levers"]] == ["training", "inference"]
+    assert "passes in C" in out and "projected weights kept" in out
+    assert "training, straightforward / ours | ≥ 1.40 |" in out
 
-    code, _, err = lightfast(monkeypatch, capsys, *command, "--resume", "--no-growth")
+    code, _, err = lightfast(monkeypatch, capsys, *command, "--resume")
     assert code == 0, err
     again = json.loads((tmp_path / "results.json").read_text())
     assert again["comparisons"][:2] == results["comparisons"] and again["growth"] == results["growth"]
@@ -120,8 +126,16 @@ def test_the_command_writes_numbers_tables_and_figures(tmp_path, monkeypatch, ca
 def test_what_there_was_no_time_for_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_run, "_COMPILE_SECONDS", {"cpu": 1e9})
     monkeypatch.setattr(bench_run, "measure", lambda part, how, say: [])
-    request = bench_run.Request(CPU, tmp_path, networks=["resnet20:2"], precisions=["float32"], growth=False)
+    request = bench_run.Request(
+        CPU, tmp_path, networks=["resnet20:2"], precisions=["float32"], growth=False, levers=False
+    )
     assert "- resnet20, 2 x 32 px, float32, compiled: there was no time left" in bench_run.run(request)
+
+
+def test_processor_time_is_for_one_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    with pytest.raises(ValueError, match="OMP_NUM_THREADS=1"):
+        bench_run.run(bench_run.Request(CPU, tmp_path, processor_time=True))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +159,16 @@ def test_wrong_arguments_are_answered_with_a_sentence(tmp_path, monkeypatch, cap
     assert not list(tmp_path.iterdir())
 
 
+def test_levers_are_put_back():
+    def places():
+        return [getattr(owner, name) for lever in every for owner, name in lever.without]
+
+    every = [lever for kind in LEVERS.values() for lever in kind]
+    before = places()
+    levers(Subject("resnet20", 1, 8), "float32", CPU, Pace(0.0, (1, 1)))
+    assert places() == before
+
+
 def test_subjects_as_users_type_them():
     assert [subject.batch for subject in parse_subject("resnet20", "cuda")] == [128, 1024]
     assert set(VARIANTS) >= {"plain", "straightforward", "ours", "fused"}
@@ -153,7 +177,7 @@ def test_subjects_as_users_type_them():
 @pytest.mark.slow
 def test_compilers_are_measured_too():
     part = comparisons([TINY], ["float32"], compiled=True)[-1]
-    training, inference = measure(part, Measurement(CPU, 0.0, (2, 2)), say=lambda text: None)
+    training, inference = measure(part, Measurement(CPU, Pace(0.0, (2, 2))), say=lambda text: None)
     for record in (training, inference):
         assert record["failed"] == {}
         assert set(record["variants"]) == {"plain", "ours", "plain-compiled", "ours-compiled"}

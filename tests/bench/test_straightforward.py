@@ -6,7 +6,7 @@ import torch
 from lightfast.bench.subjects import Subject, build
 
 CASES = [Subject("resnet20", 3, 8), Subject("cerberus", 2, 64)]
-LARGE = Subject("resnet50", 2, 32)
+LARGE = [Subject("resnet50", 2, 64), Subject("context-encoder", 2, 128)]
 
 
 def pair(subject, dtype, training):
@@ -26,7 +26,9 @@ def images(subject, dtype):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    "subject", [*CASES, pytest.param(LARGE, marks=pytest.mark.slow)], ids=lambda subject: subject.network
+    "subject",
+    [*CASES, *(pytest.param(subject, marks=pytest.mark.slow) for subject in LARGE)],
+    ids=lambda subject: subject.network,
 )
 def test_it_is_the_same_function_with_the_same_gradients(subject, training):
     ours, other = pair(subject, torch.float64, training)
@@ -46,9 +48,10 @@ def test_in_float32(subject):
     torch.testing.assert_close(other(x), ours(x), atol=1e-5, rtol=1e-5)
 
 
-def test_so_is_the_large_one():
-    ours, other = pair(LARGE, torch.float64, False)
-    x = images(LARGE, torch.float64)
+@pytest.mark.parametrize("subject", LARGE, ids=lambda subject: subject.network)
+def test_so_are_the_large_ones(subject):
+    ours, other = pair(subject, torch.float64, False)
+    x = images(subject, torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(other(x), ours(x), atol=1e-9, rtol=1e-9)
 

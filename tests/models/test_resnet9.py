@@ -13,5 +13,5 @@ def test_scores_do_not_change_with_offsets(scope):
 def test_the_conventional_network_has_the_usual_size():
     with torch.device("meta"):
         network = models.create("resnet9", None)
-        assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert models.create("resnet9-narrow", None)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert sum(p.numel() for p in network.parameters()) == 6_573_130

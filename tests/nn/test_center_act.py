@@ -40,6 +40,8 @@ def test_in_float32_it_is_the_same(layout, slope, native, monkeypatch):
         (gradient,) = torch.autograd.grad((z * weights[0]).sum() + (level * weights[1]).sum(), x)
         results.append((z, level, gradient))
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(center_act(u, 3, slope), results[1][:2], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

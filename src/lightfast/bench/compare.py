@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from lightfast.bench.subjects import COMPILED, RESIDUAL, VARIANTS, Mode, Subject, build, loss_of, sample
-from lightfast.bench.timing import Work, interleaved, peak_memory, quartiles, ratios
+from lightfast.bench.steps import LAYOUTS, PrecisionName, step_of
+from lightfast.bench.subjects import COMPILED, VARIANTS, Mode, Subject, build
+from lightfast.bench.timing import Pace, Work, interleaved, peak_memory, quartiles, ratios
 
 __all__ = ["Comparison", "Measurement", "comparisons", "measure"]
-
-PrecisionName = Literal["float32", "bfloat16"]
-
-_LAYOUTS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 
 @dataclass(frozen=True)
@@ -49,18 +47,16 @@ class Comparison:
 
 @dataclass
 class Measurement:
-    """How long to measure, and where.
+    """How to measure, and where.
 
     Args:
         device: where.
-        seconds: of each comparison in each mode, after everything is built and warm.
-        rounds: at least and at most so many samples of each variant.
+        pace: of each comparison in each mode, after everything is built and warm.
         profile: whether to say where the time of plain and ours goes.
     """
 
     device: torch.device
-    seconds: float = 5.0
-    rounds: tuple[int, int] = (5, 25)
+    pace: Pace = field(default_factory=Pace)
     profile: bool = False
     profiles: list[str] = field(default_factory=list)
 
@@ -73,12 +69,7 @@ def comparisons(
     Compilers are tried on the first subject alone, at the end.
     """
     chosen = tuple(name for name in VARIANTS if name not in COMPILED and (not variants or name in variants))
-
-    def of(subject: Subject) -> tuple[str, ...]:
-        # Widths differ by a sixteenth; what that does is seen on the residual networks.
-        return tuple(name for name in chosen if name != "same-widths" or subject.network in RESIDUAL)
-
-    every = [Comparison(subject, precision, of(subject)) for precision in precisions for subject in subjects]
+    every = [Comparison(subject, precision, chosen) for precision in precisions for subject in subjects]
     if compiled:
         every += [Comparison(subjects[0], precision, ("plain", "ours", *COMPILED)) for precision in precisions]
     return every
@@ -101,9 +92,8 @@ class _Bout:
     """One comparison in one mode."""
 
     def __init__(self, comparison: Comparison, mode: Mode, how: Measurement, say: Callable[[str], None]) -> None:
-        self.comparison, self.mode, self.how, self.device, self.say = comparison, mode, how, how.device, say
-        self.images, self.answers = sample(comparison.subject, how.device)
-        self.loss = loss_of(comparison.subject)
+        self.comparison, self.how, self.device, self.say = comparison, how, how.device, say
+        self.mode: Mode = mode
         self.failed: dict[str, str] = {}
         self.layouts: dict[str, str] = {}
         self.memory: dict[str, int] = {}
@@ -125,7 +115,7 @@ class _Bout:
                 self.failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
                 self.say(f"  {name} cannot be measured: {self.failed[name]}")
             self.building[name] = round(time.perf_counter() - start, 1)
-        samples = interleaved(works, self.how.seconds, self.how.rounds)
+        samples = interleaved(works, self.how.pace)
         if self.how.profile and self.mode == "training":
             for name in ("plain", "ours"):
                 if name in works:
@@ -161,7 +151,8 @@ class _Bout:
             ((layout, (work, model)),) = candidates.items()
         else:
             works = {layout: work for layout, (work, _) in candidates.items()}
-            tried = interleaved(works, min(1.0, self.how.seconds), rounds=(2, 5))
+            short = dataclasses.replace(self.how.pace, seconds=min(1.0, self.how.pace.seconds), rounds=(2, 4))
+            tried = interleaved(works, short)
             layout = min(tried, key=lambda layout: min(tried[layout]))
             work, model = candidates[layout]
         self.layouts[name] = layout
@@ -173,42 +164,18 @@ class _Bout:
         # 16-bit convolutions on a GPU are made for channels-last; a compiler chooses its own inside.
         if name in COMPILED or (self.device.type == "cuda" and self.comparison.precision == "bfloat16"):
             return ("channels-last",)
-        return tuple(_LAYOUTS)
+        return tuple(LAYOUTS)
 
     def _work(self, name: str, layout: str) -> tuple[Work, nn.Module]:
         model: Any = build(self.comparison.subject, name)
-        model = model.to(self.device, memory_format=_LAYOUTS[layout]).train(self.mode == "training")
-        images = self.images.contiguous(memory_format=_LAYOUTS[layout])
+        model = model.to(self.device, memory_format=LAYOUTS[layout]).train(self.mode == "training")
         if name == "fused":
             from lightfast import fuse
 
             model = fuse(model)
         network = torch.compile(model, fullgraph=True) if name in COMPILED else model
-        once = self._training(network, model, images) if self.mode == "training" else self._inference(network, images)
+        once = step_of(self.comparison.subject, self.comparison.precision, self.mode, layout, model, network)
         return Work(once, self.device, graph=self.device.type == "cuda"), model
-
-    def _autocast(self) -> torch.autocast:
-        low = self.comparison.precision == "bfloat16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
-
-    def _training(self, network: Any, model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4, foreach=True)
-
-        def once() -> None:
-            optimizer.zero_grad(set_to_none=True)
-            with self._autocast():
-                loss = self.loss(network(images), self.answers)
-            loss.backward()
-            optimizer.step()
-
-        return once
-
-    def _inference(self, network: Any, images: torch.Tensor) -> Callable[[], None]:
-        def once() -> None:
-            with torch.no_grad(), self._autocast():
-                network(images)
-
-        return once
 
     def _profile(self, name: str, work: Work) -> str:
         """Where the time of a training step goes, as a table."""

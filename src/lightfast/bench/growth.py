@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightfast.bench.timing import Work, interleaved, quartiles
+from lightfast.bench.timing import Pace, Work, interleaved, quartiles
 from lightfast.nn._lifted import ConvNormAct2d, Lifted
 
 __all__ = ["AXES", "Setting", "exponent", "growth"]
@@ -48,7 +48,7 @@ AXES: dict[str, dict[str, dict[int, Setting]]] = {
 """For each kind of device, what is varied and the settings by value."""
 
 
-def growth(device: torch.device, seconds: float, rounds: tuple[int, int]) -> list[dict[str, Any]]:
+def growth(device: torch.device, pace: Pace) -> list[dict[str, Any]]:
     """Measure along every axis, the plain layer beside ours; one record an axis, as JSON can hold it."""
     records = []
     for axis, settings in AXES[device.type].items():
@@ -56,7 +56,7 @@ def growth(device: torch.device, seconds: float, rounds: tuple[int, int]) -> lis
         for value, setting in settings.items():
             works[f"plain {value}"] = _work(_plain(setting), setting, device)
             works[f"ours {value}"] = _work(_ours(setting), setting, device)
-        samples = interleaved(works, seconds, rounds, shortest=0.005)
+        samples = interleaved(works, pace)
         times = {
             who: [[1000 * t for t in quartiles(samples[f"{who} {value}"])] for value in settings]
             for who in ("plain", "ours")

@@ -13,15 +13,19 @@ from typing import Any
 
 import torch
 
-from lightfast.bench.compare import Comparison, Measurement, PrecisionName, comparisons, measure
+from lightfast.bench.compare import Comparison, Measurement, comparisons, measure
 from lightfast.bench.growth import growth
+from lightfast.bench.levers import levers
+from lightfast.bench.steps import PrecisionName
 from lightfast.bench.subjects import SUBJECTS, VARIANTS, parse_subject
+from lightfast.bench.timing import Pace
 from lightfast.provenance import provenance
 from lightfast.report.speed import write_speed_report
 from lightfast.tasks.workshop import write_json
 
 __all__ = ["Request", "run"]
 
+_EXTRAS = ("levers", "growth")
 _COMPILE_SECONDS = {"cuda": 60.0, "cpu": 120.0}
 
 
@@ -40,7 +44,10 @@ class Request:
         each: seconds of timing for each comparison.
         compiled: whether to measure compilers too.
         growth: whether to measure what the cost grows with.
+        levers: whether to measure what each lever gives, on the first network in the first precision.
         profile: whether to say where the time goes.
+        processor_time: take the time that the process had a core instead of the time that passed: for a CPU that others
+            use too, with one thread.
         resume: keep what `results.json` holds already, and measure the rest.
     """
 
@@ -54,7 +61,9 @@ class Request:
     each: float = 5.0
     compiled: bool = True
     growth: bool = True
+    levers: bool = True
     profile: bool = False
+    processor_time: bool = False
     resume: bool = False
 
 
@@ -65,32 +74,42 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
     path = request.json or request.out / "results.json"
     results = _begin(request, path)
     request.out.mkdir(parents=True, exist_ok=True)
-    rounds = (5, 25) if request.device.type == "cuda" else (3, 25)
-    how = Measurement(request.device, request.each, rounds, request.profile, results["profiles"])
-    done = [record["title"] for record in results["comparisons"]] + ["growth"] * bool(results["growth"])
+    clock = time.process_time if request.processor_time else time.perf_counter
+    pace = Pace(request.each, (5, 25) if request.device.type == "cuda" else (4, 25), clock=clock)
+    how = Measurement(request.device, pace, request.profile, results["profiles"])
+    done = {record["title"] for record in results["comparisons"]} | {name for name in _EXTRAS if results[name]}
     tables = _write(request.out, path, results)
     with _fastest_convolutions():
         for part in plan:
-            title = "growth" if part is None else part.title
+            title = part if isinstance(part, str) else part.title
             if title in done:
                 continue
-            needed = _COMPILE_SECONDS[request.device.type] if part is not None and part.compiled else 0.0
+            compiled = isinstance(part, Comparison) and part.compiled
+            needed = _COMPILE_SECONDS[request.device.type] if compiled else 0.0
             if time.monotonic() - start + needed > request.seconds:
                 results["skipped"].append(f"{title}: there was no time left ({request.seconds:g} s in all)")
-            elif part is None:
-                say("growth with batch, pixels, channels and groups")
-                results["growth"] = growth(request.device, request.each, rounds)
-            else:
+            elif isinstance(part, Comparison):
                 results["comparisons"] += measure(part, how, say)
+            elif part == "growth":
+                say("growth with batch, pixels, channels and groups")
+                results["growth"] = growth(request.device, pace)
+            else:
+                say("what each lever gives")
+                subject = next(one for one in plan if isinstance(one, Comparison)).subject
+                results["levers"] = levers(subject, request.precisions[0], request.device, pace)
             results["runs"][-1]["seconds"] = round(time.monotonic() - start, 1)
             # After each part, so that a run that is stopped leaves what it has.
             tables = _write(request.out, path, results)
     return tables
 
 
-def _plan(request: Request) -> list[Comparison | None]:
-    """Everything to do in order; None stands for the measurement of growth."""
+def _plan(request: Request) -> list[Comparison | str]:
+    """Everything to do in order; what is no comparison, by its name."""
     kind = request.device.type
+    if request.processor_time and (kind != "cpu" or torch.get_num_threads() > 1):
+        raise ValueError("processor time is for one thread on the CPU: set OMP_NUM_THREADS=1 and use --device cpu")
+    if not request.precisions:
+        raise ValueError("no precision was named: there are float32 and bfloat16")
     for name in request.precisions:
         if name not in ("float32", "bfloat16"):
             raise ValueError(f"a precision is float32 or bfloat16, not {name!r}")
@@ -101,15 +120,17 @@ def _plan(request: Request) -> list[Comparison | None]:
     variants = ("plain", *request.variants) if request.variants else ()
     every = comparisons(subjects or SUBJECTS[kind], request.precisions, request.compiled, variants)
     ordinary = [part for part in every if not part.compiled]
-    first = len(ordinary) // max(len(request.precisions), 1)
-    growing: list[Comparison | None] = [None] if request.growth else []
-    return [*ordinary[:first], *growing, *ordinary[first:], *(part for part in every if part.compiled)]
+    first = len(ordinary) // len(request.precisions)
+    extras = [name for name in _EXTRAS if getattr(request, name)]
+    return [*ordinary[:first], *extras, *ordinary[first:], *(part for part in every if part.compiled)]
 
 
 def _begin(request: Request, path: Path) -> dict[str, Any]:
     """Results without measurements, or those of before."""
-    threads = f"{torch.get_num_threads()} threads" if request.device.type == "cpu" else ""
-    where = ", ".join(filter(None, (_hardware(request.device), threads)))
+    where = _hardware(request.device)
+    if request.device.type == "cpu":
+        where += f", {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+        where += ", processor time" if request.processor_time else ""
     made_by = {**provenance(), "seconds": 0.0}
     if request.resume and path.exists():
         results = json.loads(path.read_text(encoding="utf-8"))
@@ -117,9 +138,9 @@ def _begin(request: Request, path: Path) -> dict[str, Any]:
             raise ValueError(f"{path} was measured on {results['hardware']}, and this is {where}: name another folder")
         results["runs"].append(made_by)
         results["skipped"] = []
-        return results
-    empty: dict[str, Any] = {"comparisons": [], "growth": [], "profiles": [], "skipped": []}
-    return {"hardware": where, "variants": VARIANTS, "runs": [made_by], **empty}
+        return {**{name: [] for name in _EXTRAS}, **results, "device": request.device.type}
+    empty: dict[str, Any] = {"comparisons": [], "levers": [], "growth": [], "profiles": [], "skipped": []}
+    return {"hardware": where, "device": request.device.type, "variants": VARIANTS, "runs": [made_by], **empty}
 
 
 def _write(out: Path, path: Path, results: dict[str, Any]) -> str:

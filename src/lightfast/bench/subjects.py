@@ -21,7 +21,6 @@ from lightfast.models.vocabulary import Conventional, Lifting
 
 __all__ = [
     "COMPILED",
-    "RESIDUAL",
     "SUBJECTS",
     "VARIANTS",
     "Mode",
@@ -46,7 +45,11 @@ VARIANTS: dict[str, str] = {
 """What the variants are, by name."""
 
 COMPILED = tuple(name for name in VARIANTS if name.endswith("-compiled"))
-RESIDUAL = ("resnet20", "resnet50")
+
+_OTHER_WIDTHS: dict[str, dict[str, Any]] = {
+    "cerberus": {"channels": (15, 33, 63, 129), "hidden": 399},
+    "context-encoder": {"base": 63, "bottleneck": 3999},
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ SUBJECTS: dict[str, tuple[Subject, ...]] = {
     "cpu": (
         Subject("resnet20", 128, 32),
         Subject("resnet20", 1024, 32),
-        Subject("resnet50", 8, 224),
+        Subject("resnet50", 4, 224),
         Subject("cerberus", 64, 64),
         Subject("context-encoder", 8, 128),
     ),
@@ -140,6 +143,8 @@ def _same_widths(network: str) -> nn.Module:
         return CifarResNet(_SameWidths(), 20)
     if network == "resnet50":
         return ImageNetResNet(_SameWidths(), network)
+    if network in _OTHER_WIDTHS:
+        return models.create(network, None, **_OTHER_WIDTHS[network])
     raise LookupError(f"there is no {network} of other widths here")
 
 

@@ -6,13 +6,14 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Work", "interleaved", "peak_memory", "quartiles", "ratios"]
+__all__ = ["Pace", "Work", "interleaved", "peak_memory", "quartiles", "ratios"]
 
 _WARMUP = 3
 
@@ -44,14 +45,14 @@ class Work:
                 once()
             torch.cuda.synchronize()
 
-    def seconds(self, times: int) -> float:
-        """How long it takes on average, over so many times."""
+    def seconds(self, times: int, clock: Callable[[], float] = time.perf_counter) -> float:
+        """How long it takes on average, over so many times; by this clock, where it is done on the CPU."""
         again = self.once if self._graph is None else self._graph.replay
         if self.device.type != "cuda":
-            start = time.perf_counter()
+            start = clock()
             for _ in range(times):
                 again()
-            return (time.perf_counter() - start) / times
+            return (clock() - start) / times
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream):
             start.record()
@@ -62,29 +63,41 @@ class Work:
         return start.elapsed_time(end) / 1000 / times
 
 
-def interleaved(
-    works: Mapping[str, Work], seconds: float, rounds: tuple[int, int], shortest: float = 0.01
-) -> dict[str, list[float]]:
-    """Time all works in turn, round after round, so that what disturbs the machine disturbs all of them.
+@dataclass(frozen=True)
+class Pace:
+    """How long to measure, and by which clock.
 
     Args:
-        works: by name.
         seconds: after which no further round is begun.
         rounds: at least and at most so many.
         shortest: a sample repeats its work until it takes so many seconds.
+        clock: `time.perf_counter`, or `time.process_time` on a CPU that others use too, with one thread.
+    """
+
+    seconds: float = 5.0
+    rounds: tuple[int, int] = (5, 25)
+    shortest: float = 0.01
+    clock: Callable[[], float] = time.perf_counter
+
+
+def interleaved(works: Mapping[str, Work], pace: Pace) -> dict[str, list[float]]:
+    """Time all works in turn, round after round, so that what disturbs the machine disturbs all of them.
 
     Returns:
-        For each work, the seconds it took in each round.
+        For each work, by name, the seconds it took in each round.
     """
-    times = {name: max(1, round(shortest / max(work.seconds(1), 1e-7))) for name, work in works.items()}
-    samples: dict[str, list[float]] = {name: [] for name in works}
-    fewest, most = rounds
+    fewest, most = pace.rounds
     start = time.perf_counter()
-    for number in range(most):
-        if number >= fewest and time.perf_counter() - start > seconds:
+    once = {name: max(work.seconds(1, pace.clock), 1e-7) for name, work in works.items()}
+    times = {name: max(1, round(pace.shortest / seconds)) for name, seconds in once.items()}
+    # Where nothing is repeated within a sample, these were samples already.
+    whole = all(number == 1 for number in times.values())
+    samples = {name: [seconds] if whole else [] for name, seconds in once.items()}
+    for number in range(int(whole), most):
+        if number >= fewest and time.perf_counter() - start > pace.seconds:
             break
         for name, work in works.items():
-            samples[name].append(work.seconds(times[name]))
+            samples[name].append(work.seconds(times[name], pace.clock))
     return samples
 
 

@@ -35,7 +35,11 @@ def bench(
     ] = None,
     compiled: Annotated[bool, typer.Option(help="Measure torch.compile too, on the first network.")] = True,
     growth: Annotated[bool, typer.Option(help="Measure what the cost grows with.")] = True,
+    levers: Annotated[bool, typer.Option(help="Measure what each lever gives, on the first network.")] = True,
     profile: Annotated[bool, typer.Option(help="Write down where the time of a training step goes.")] = False,
+    processor_time: Annotated[
+        bool, typer.Option(help="Time by processor time: for a CPU that others use too, with OMP_NUM_THREADS=1.")
+    ] = False,
     resume: options.Resume = False,
     quick: Annotated[
         bool, typer.Option(help="ResNet-20 in float32 alone, without compilers: a minute or two.")
@@ -59,7 +63,9 @@ def bench(
         each=each if each is not None else 3.0 if where.type == "cuda" else 20.0,
         compiled=compiled and not quick,
         growth=growth,
+        levers=levers,
         profile=profile,
+        processor_time=processor_time,
         resume=resume,
     )
     typer.echo(run(request, say=options.say))

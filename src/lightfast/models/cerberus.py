@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from lightfast import nn as lfnn
 from lightfast.functional import add_offset
-from lightfast.nn._constrained import applied_weight
 from lightfast.nn._center_act import center_act
+from lightfast.nn._constrained import applied_weight
 from lightfast.nn._lifted import Lifted
 
 __all__ = ["Cerberus", "LocalCerberus"]
@@ -221,11 +221,13 @@ def _join(images: Tensor, groups: int | None) -> Lifted:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
     offset = None
     if groups is not None:
-        pixels = images.flatten(2).to(torch.promote_types(images.dtype, torch.float32))
+        pixels = images.flatten(2).to(torch.promote_types(images.dtype, torch.float32)).contiguous()
         offset = math.log(pixels.shape[2]) - (-pixels).logsumexp(2)
         images = add_offset(images, -offset, groups)
+    last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     average = images.mean((2, 3), keepdim=True).expand_as(images)
-    return Lifted(torch.stack([images, average], 2).flatten(1, 2), offset)
+    joined = torch.stack([images, average], 2).flatten(1, 2)
+    return Lifted(joined.contiguous(memory_format=torch.channels_last) if last else joined, offset)
 
 
 def _convolve(layer: Any, x: Lifted) -> Lifted:
@@ -246,4 +248,11 @@ def _rectified(x: Lifted, groups: int | None) -> Lifted:
 
 
 def _halve(x: Lifted) -> Lifted:
-    return Lifted(F.max_pool2d(x.map, 2), x.offset)
+    """2x2 max pooling."""
+    z = x.map
+    even = z.shape[2] % 2 == z.shape[3] % 2 == 0
+    if even and z.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # Torch's pooling on the CPU looks for the places of the maxima too, and is slow where channels fill no vector.
+        z = torch.maximum(z[:, :, ::2], z[:, :, 1::2])
+        return Lifted(torch.maximum(z[..., ::2], z[..., 1::2]), x.offset)
+    return Lifted(F.max_pool2d(z, 2), x.offset)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast import nn as lfnn
-from lightfast.functional import Scope, center, statistics_dtype
+from lightfast.functional import Scope, add_offset, center, group_pool, statistics_dtype
 from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted
 
 __all__ = ["Conventional", "Lifting", "Local", "Vocabulary", "vocabulary"]
@@ -207,7 +207,7 @@ class _Subsample(nn.Module):
 
 
 class _CentredSubsample(nn.Module):
-    """`x - G φ(x)` over the full map, then every `stride`-th pixel, then zeros for missing features in each group.
+    """Every `stride`-th pixel of `x - G φ(x)`, with `φ` of the full map, and zeros for missing features in each group.
 
     Zeros at the end would be as exact, since the map is centred; within each group they keep the features of a colour
     with those of the same colour.
@@ -221,7 +221,9 @@ class _CentredSubsample(nn.Module):
         self.offset_groups, self.scope = offset_groups, scope
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = center(x, self.offset_groups, scope=self.scope)[:, :, :: self.stride, :: self.stride]
+        kept = x[:, :, :: self.stride, :: self.stride]
+        level = group_pool(x if self.scope == "image" else kept, self.offset_groups, scope=self.scope)
+        kept = add_offset(kept, -level, self.offset_groups)
         runs = kept.unflatten(1, (self.offset_groups, -1))
         return F.pad(runs, (0, 0, 0, 0, 0, self.missing)).flatten(1, 2)
 

@@ -1,7 +1,7 @@
 """Centring and activation of a lifted map, without a norm between: one pass for means and one to apply.
 
-`z = act(u - G φ(u))` and `φ(u)`, with `act(q) = max(q, 0) + slope · min(q, 0)`. The passes are those of `norm_act`; of the
-map nothing but `z` is kept for the backward pass, which is likewise two passes.
+`z = act(u - G φ(u))` and `φ(u)`, with `act(q) = max(q, 0) + slope · min(q, 0)`. The passes are those of `norm_act`; of
+the map nothing but `z` is kept for the backward pass, which is likewise two passes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ def center_act(u: Tensor, groups: int, slope: float = 0.0) -> tuple[Tensor, Tens
     if torch.compiler.is_compiling():
         # A compiler differentiates and fuses the plain operations by itself.
         return _forward(u, groups, slope)
+    if not torch.is_grad_enabled() and _native.suits(u):
+        ones, zeros = torch.ones(u.shape[1]), torch.zeros(u.shape[1])
+        how = _native.Constants(None, ones, ones, zeros, zeros, zeros)
+        return _native.infer(u, None, how, slope, groups)
     return _CenterAct.apply(u, groups, slope)
 
 
@@ -77,8 +81,7 @@ class _CenterAct(torch.autograd.Function):
         native = _native.suits(z)
         if native:
             dz = _native.fit(dz, z)
-            zeros = torch.zeros(z.shape[:2])
-            mean = _native.backward_moments(dz, z, z, zeros, slope)[0]
+            mean = _native.backward_moments(dz, z, z, torch.zeros(z.shape[:2]), slope)[0]
         else:
             dz = dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
             mean = _means(dz)
@@ -87,6 +90,6 @@ class _CenterAct(torch.autograd.Function):
             added = added + d_level.to(added.dtype) / (z[0].numel() // groups)
         constant = spread(added, features)
         if native:
-            ones = torch.ones(features)
-            return _native.backward_apply(dz, z, z, ones, zeros[0], constant, constant, slope, False)[0], None, None
-        return (dz + over(constant, dz).to(dz.dtype)), None, None
+            ones, zeros = torch.ones(features), torch.zeros(features)
+            return _native.backward_apply(dz, z, z, ones, zeros, constant, constant, slope, False)[0], None, None
+        return dz + over(constant, dz).to(dz.dtype), None, None

@@ -84,6 +84,9 @@ static inline void shift_image(const float *restrict mean, const float *restrict
 }
 
 #define PARALLEL _Pragma("omp parallel for schedule(static) num_threads(threads)")
+/* Over images where they are enough for all threads, and within each where they are not. */
+#define OVER_IMAGES _Pragma("omp parallel for schedule(static) num_threads(threads) if (images >= threads)")
+#define WITHIN_IMAGE _Pragma("omp parallel for schedule(static) num_threads(threads) if (images < threads)")
 
 #define MAP float
 #define NAME(pass) pass##_float

@@ -92,10 +92,10 @@ void NAME(infer)(const MAP *restrict u, const MAP *restrict s, const float *rest
                  const float *restrict factor, const float *restrict scale, const float *restrict shift,
                  const float *restrict level, const float *restrict after, MAP *restrict z, float *restrict offset,
                  float slope, long groups, long images, long features, long positions, int threads) {
-    PARALLEL for (long n = 0; n < images; n++) {
+    OVER_IMAGES for (long n = 0; n < images; n++) {
         const long first = n * features * positions;
         float mean[features], s_mean[features], d[features];
-        for (long c = 0; c < features; c++) {
+        WITHIN_IMAGE for (long c = 0; c < features; c++) {
             const MAP *x = u + first + c * positions, *y = s + first + c * positions;
             float total = 0, other = 0;
             for (long p = 0; p < positions; p++) total += LOAD(x[p]);
@@ -106,7 +106,7 @@ void NAME(infer)(const MAP *restrict u, const MAP *restrict s, const float *rest
         }
         shift_image(mean, s ? s_mean : NULL, undo, factor, scale, shift, level, after, d, offset + n * groups,
                     features, groups);
-        for (long c = 0; c < features; c++) {
+        WITHIN_IMAGE for (long c = 0; c < features; c++) {
             const MAP *x = u + first + c * positions, *y = s + first + c * positions;
             MAP *out = z + first + c * positions;
             if (s)

@@ -95,11 +95,11 @@ def _infer(
     groups: int,
     slope: float,
 ) -> tuple[Tensor, Tensor] | None:
-    """The formula in one C pass, where it is for use and not for training, and images are enough for all cores."""
+    """The formula in one go in C, where it is for use and not for training."""
     mean, var = statistics.running_mean, statistics.running_var
     if statistics.training or torch.is_grad_enabled() or mean is None or var is None:
         return None
-    if not _native.suits(u) or len(u) < torch.get_num_threads():
+    if not _native.suits(u):
         return None
     constants = _native.constants(weight, bias, mean, var, pre_bias, statistics.eps, groups)
     shortcut = None if shortcut is None else _native.fit(shortcut, u)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightfast.bench.subjects import VARIANTS
+from lightfast.bench.subjects import SUBJECTS, VARIANTS
+from lightfast.bench.timing import ratios
 from lightfast.pipelines import write_whole
 from lightfast.report.figures import LIGHT, Theme, new_figure, png_of
 from lightfast.report.tables import Rows, markdown
 
-__all__ = ["growth_figure", "ratio_figure", "speed_tables", "write_speed_report"]
+__all__ = ["TARGETS", "growth_figure", "ratio_figure", "speed_tables", "write_speed_report"]
 
 _COLOURS = {
     "plain": "#8a909c",
@@ -25,9 +26,28 @@ _COLOURS = {
 
 Record = Mapping[str, Any]
 
+TARGETS: dict[str, tuple[tuple[str, str, str, str, float], ...]] = {
+    "cuda": (
+        ("ours", "plain", "training", "time", 1.15),
+        ("straightforward", "ours", "training", "time", 2.0),
+        ("ours", "plain", "training", "memory", 1.10),
+        ("ours", "plain", "inference", "time", 1.10),
+    ),
+    "cpu": (
+        ("ours", "same-widths", "training", "time", 1.25),
+        ("ours", "plain", "training", "time", 1.40),
+        ("straightforward", "ours", "training", "time", 1.40),
+        ("ours", "plain", "training", "memory", 1.10),
+        ("ours", "plain", "inference", "time", 1.25),
+    ),
+}
+"""For each kind of device: the ratio of which variant to which, in which mode, of what, is to be at most this. Against
+the straightforward way it is to be at least this."""
+
 
 def write_speed_report(out: Path, results: Mapping[str, Any]) -> str:
     """Write tables and figures into the folder, and return the tables."""
+    results = {**results, "comparisons": sorted(results["comparisons"], key=_place)}
     tables = speed_tables(results)
     write_whole(out / "table.md", tables.encode())
     records = results["comparisons"]
@@ -38,6 +58,13 @@ def write_speed_report(out: Path, results: Mapping[str, Any]) -> str:
     if results["profiles"]:
         write_whole(out / "profile.md", ("\n\n".join(results["profiles"]) + "\n").encode())
     return tables
+
+
+def _place(record: Record) -> tuple[bool, bool, int, int]:
+    """By precision, then by network and batch, in whatever order they were measured; compilers last."""
+    networks = list(dict.fromkeys(subject.network for subject in SUBJECTS["cuda"]))
+    place = networks.index(record["network"]) if record["network"] in networks else len(networks)
+    return record["compiled"], record["precision"] == "float32", place, record["batch"]
 
 
 def speed_tables(results: Mapping[str, Any]) -> str:
@@ -52,7 +79,15 @@ def speed_tables(results: Mapping[str, Any]) -> str:
         markdown(_millisecond_rows(records)),
         "Peak memory of a training step, MB, and as a multiple of the conventional network's:",
         markdown(_memory_rows(records)),
+        "What was aimed at, and what was measured:",
+        markdown(_target_rows(records, results["device"])),
     ]
+    if results["levers"]:
+        first = results["levers"][0]["title"]
+        parts += [
+            f"What each lever gives: the time of ours without it, as a multiple of the time with all of them; {first}.",
+            markdown(_lever_rows(results["levers"])),
+        ]
     if results["growth"]:
         parts += [
             "A layer's training step: time grows with the k-th power of",
@@ -119,6 +154,33 @@ def _memory_rows(records: Sequence[Record]) -> Rows:
             cells.append("" if not memory else f"{memory / 1e6:.0f}{share}")
         rows.append([_label(record), *cells])
     return rows
+
+
+def _target_rows(records: Sequence[Record], device: str) -> Rows:
+    """Each target of each comparison, and whether it is met."""
+    rows = [["", "aim", "measured", "met"]]
+    for record in records:
+        for name, base, mode, what, aim in TARGETS[device]:
+            variants = record["variants"]
+            if record["mode"] != mode or record["compiled"] or name not in variants or base not in variants:
+                continue
+            if what == "memory":
+                found = variants[name]["memory"] / variants[base]["memory"]
+            else:
+                found = ratios(variants[name]["samples"], variants[base]["samples"])[1]
+            met = found >= aim if name == "straightforward" else found <= aim
+            sign = "≥" if name == "straightforward" else "≤"
+            label = f"{_label(record)}: {mode if what == 'time' else what}, {name} / {base}"
+            rows.append([label, f"{sign} {aim:.2f}", f"{found:.2f}", "yes" if met else "no"])
+    return rows
+
+
+def _lever_rows(records: Sequence[Record]) -> Rows:
+    names = list(dict.fromkeys(name for record in records for name in record["without"] if name != "ours"))
+    return [
+        ["Without", *(record["mode"] for record in records)],
+        *([name, *(_ratio(record["without"].get(name)) for record in records)] for name in names),
+    ]
 
 
 def _growth_rows(records: Sequence[Record]) -> Rows:

@@ -1,0 +1,113 @@
+"""What each lever gives: our network measured with all of them, and with each one left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lightfast.bench.steps import LAYOUTS, PrecisionName, step_of
+from lightfast.bench.subjects import Mode, Subject, build
+from lightfast.bench.timing import Pace, Work, interleaved, quartiles, ratios
+from lightfast.nn import _lifted, _native, _norm_act
+from lightfast.nn._constrained import Constrained
+
+__all__ = ["LEVERS", "Lever", "levers"]
+
+Place = tuple[Any, str]
+
+
+@dataclass(frozen=True)
+class Lever:
+    """Something that makes our network faster, and how to do without it.
+
+    Args:
+        name: what tables show.
+        without: by where they are, what takes the place of functions.
+        layout: the memory format without it.
+        graph: whether a CUDA graph is replayed without it.
+        modes: what it is for.
+    """
+
+    name: str
+    without: Mapping[Place, Any] = field(default_factory=dict)
+    layout: str = "channels-last"
+    graph: bool = True
+    modes: tuple[Mode, ...] = ("training", "inference")
+
+
+def _project_again(layer: Constrained, kind: Any, make: Callable[[Any], Any]) -> Any:
+    return make(layer.weight)
+
+
+_KEPT = Lever("projected weights kept", {(Constrained, "projection"): _project_again}, modes=("inference",))
+
+LEVERS: dict[str, tuple[Lever, ...]] = {
+    "cpu": (
+        Lever("passes in C", {(_native, "suits"): lambda *maps: False}),
+        Lever("all of it image by image", {(_norm_act, "_infer"): lambda *arguments: None}, modes=("inference",)),
+        Lever("channels-last maps", layout="contiguous"),
+        _KEPT,
+    ),
+    "cuda": (
+        Lever("kernels in Triton", {(_lifted, "suits"): lambda *arguments: False}),
+        Lever("idle channels", {(_lifted, "padded_width"): lambda features, dtype: features}),
+        Lever("CUDA graph", graph=False),
+        _KEPT,
+    ),
+}
+"""For each kind of device."""
+
+
+def levers(subject: Subject, precision: PrecisionName, device: torch.device, pace: Pace) -> list[dict[str, Any]]:
+    """Measure all levers of the device; one record for training and one for inference, as JSON can hold them."""
+    records = []
+    modes: tuple[Mode, ...] = ("training", "inference")
+    for mode in modes:
+        works = {"ours": _work(subject, precision, device, mode, Lever("none"))}
+        for lever in LEVERS[device.type]:
+            if mode in lever.modes:
+                works[lever.name] = _work(subject, precision, device, mode, lever)
+        samples = interleaved(works, pace)
+        records.append(
+            {
+                "title": f"{subject.title}, {precision}",
+                "mode": mode,
+                "without": {
+                    name: {
+                        "milliseconds": [round(1000 * value, 4) for value in quartiles(values)],
+                        "ratio": [round(value, 4) for value in ratios(values, samples["ours"])],
+                    }
+                    for name, values in samples.items()
+                },
+            }
+        )
+    return records
+
+
+def _work(subject: Subject, precision: PrecisionName, device: torch.device, mode: Mode, lever: Lever) -> Work:
+    model: Any = build(subject, "ours")
+    model = model.to(device, memory_format=LAYOUTS[lever.layout]).train(mode == "training")
+    step = step_of(subject, precision, mode, lever.layout, model)
+
+    def once() -> None:
+        with _replaced(lever.without):
+            step()
+
+    return Work(once, device, graph=device.type == "cuda" and lever.graph)
+
+
+@contextmanager
+def _replaced(places: Mapping[Place, Any]) -> Iterator[None]:
+    """Put other functions in their places, for a while."""
+    before = {(owner, name): getattr(owner, name) for owner, name in places}
+    try:
+        for (owner, name), value in places.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for (owner, name), value in before.items():
+            setattr(owner, name, value)
