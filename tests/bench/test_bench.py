@@ -64,8 +64,10 @@ def records(monkeypatch):
         return build(subject, name)
 
     monkeypatch.setattr(compare, "build", failing)
-    part = Comparison(TINY, "float32", ("plain", "ours", "fused"))
-    return measure(part, Measurement(CPU, Pace(0.0, (2, 2)), profile=True), say=lambda text: None)
+    part, how = Comparison(TINY, "float32", ("plain", "ours", "fused")), Measurement(CPU, Pace(0.0, (2, 2)), True)
+    made = measure(part, how, say=lambda text: None)
+    assert len(how.profiles) == 2 and "aten::" in how.profiles[0]
+    return made
 
 
 def test_a_failure_is_reported_by_name(records):
@@ -102,12 +104,10 @@ def test_the_command_writes_numbers_tables_and_figures(tmp_path, monkeypatch, ca
         "bench", "--device", "cpu", "--networks", "resnet20:2", "--variants", "ours,straightforward", "--each", 0,
         "--no-compiled", "--out", tmp_path,
     ]  # fmt: skip
-    code, out, err = lightfast(monkeypatch, capsys, *command, "--precisions", "float32", "--profile")
+    code, out, err = lightfast(monkeypatch, capsys, *command, "--precisions", "float32")
     assert code == 0, err
     assert "| Training" in out and "| Inference" in out and "straightforward" in out
-    assert {"results.json", "table.md", "ratios.png", "growth.png", "profile.md"} == {
-        p.name for p in tmp_path.iterdir()
-    }
+    assert {"results.json", "table.md", "ratios.png", "growth.png"} == {path.name for path in tmp_path.iterdir()}
     results = json.loads((tmp_path / "results.json").read_text())
     assert [record["mode"] for record in results["comparisons"]] == ["training", "inference"]
     assert "bench" in results["runs"][0]["command"] and results["runs"][0]["versions"]["torch"]
@@ -121,6 +121,7 @@ def test_the_command_writes_numbers_tables_and_figures(tmp_path, monkeypatch, ca
     again = json.loads((tmp_path / "results.json").read_text())
     assert again["comparisons"][:2] == results["comparisons"] and again["growth"] == results["growth"]
     assert [record["precision"] for record in again["comparisons"]] == ["float32"] * 2 + ["bfloat16"] * 2
+    assert [record["run"] for record in again["comparisons"]] == [0, 0, 1, 1] and len(again["runs"]) == 2
 
 
 def test_what_there_was_no_time_for_is_said(tmp_path, monkeypatch):

@@ -89,7 +89,9 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
             if time.monotonic() - start + needed > request.seconds:
                 results["skipped"].append(f"{title}: there was no time left ({request.seconds:g} s in all)")
             elif isinstance(part, Comparison):
-                results["comparisons"] += measure(part, how, say)
+                # Each says which of the runs it is from, since code may change between them.
+                made = {"run": len(results["runs"]) - 1}
+                results["comparisons"] += [{**record, **made} for record in measure(part, how, say)]
             elif part == "growth":
                 say("growth with batch, pixels, channels and groups")
                 results["growth"] = growth(request.device, pace)

@@ -1,6 +1,0 @@
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread):
-    """For every test in this folder."""
