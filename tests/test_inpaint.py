@@ -100,15 +100,25 @@ def test_what_is_off_at_the_rim_is_spread_over_the_hole():
     image = torch.rand(3, 128, 128, dtype=torch.float64) + 1
     missing = torch.zeros(1, 128, 128, dtype=torch.bool)
     missing[:, 45:80, 50:85] = True
-    off = torch.tensor([0.3, -0.2, 0.1]).double()[:, None, None]
-    torch.testing.assert_close(seamless(image + off, image, missing), image)
-    tilted = image + 0.01 * torch.arange(128).double()
+    off = torch.tensor([0.9, 0.5, 0.7]).double()[:, None, None]
+    torch.testing.assert_close(seamless(image * off, image, missing), image, atol=0.05, rtol=0)
+    tilted = image * torch.linspace(0.5, 0.9, 128).double()
     rim = (seamless(tilted, image, missing) - image)[:, 45:80, 50]
     assert rim.abs().max() < 0.1, "most of what is off at the rim is gone there"
     light = torch.tensor([1.0, 0.5, 0.1]).double()[:, None, None]
     torch.testing.assert_close(
         seamless(tilted * light, image * light, missing), light * seamless(tilted, image, missing)
     )
+
+
+def test_a_fill_that_is_too_bright_at_the_rim_leaves_no_complementary_colour():
+    image = torch.ones(3, 128, 128, dtype=torch.float64) * 0.8
+    missing = torch.zeros(1, 128, 128, dtype=torch.bool)
+    missing[:, 45:80, 50:85] = True
+    filling = image * 0.5
+    filling[0, :, 82:] = 3.0
+    filled = seamless(filling, image, missing)[:, 45:80, 50:85]
+    assert (filled[0] > 0.5 * filled[1]).all() and filled.max() <= 0.8 + 1e-12
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])

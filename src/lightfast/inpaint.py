@@ -34,6 +34,9 @@ _KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".tif": "TIFF", ".tiff
 # Holes are brought to the size of those that networks are trained on.
 _HOLE = CENTER.stop - CENTER.start - 2 * OVERLAP
 
+# Of the mean of a channel, added before a ratio is taken; and the largest logarithm of a ratio that is believed.
+_FLOOR, _LARGEST = 0.02, 1.5
+
 
 @dataclass(frozen=True)
 class Hole:
@@ -185,11 +188,12 @@ def _fill_hole(pixels: np.ndarray, missing: np.ndarray, hole: Hole, inpainter: I
 
 
 def seamless(filling: Tensor, image: Tensor, missing: Tensor) -> Tensor:
-    """What is filled in, less its difference from what is seen at the rim of the hole, spread smoothly over the hole.
+    """What is filled in, times its ratio to what is seen at the rim of the hole, spread smoothly over the hole.
 
-    A network is trained to answer for a border that is seen, too. How far it is off there is averaged over larger and
-    larger squares, and each missing pixel takes it from the smallest that knows it. All of it is linear, so a change of
-    light comes through as it is.
+    A network is trained to answer for a border that is seen, too. How far it is off there, as the logarithm of a ratio,
+    is averaged over larger and larger squares, and each missing pixel takes it from the smallest that knows it. A
+    difference instead of a ratio could take more than there is, and leave the complementary colour. No channel gets
+    brighter than the brightest pixel that is seen. Ratios and brightest pixels follow a change of light as it is.
 
     Args:
         filling: what the network says of the whole window, linear (3, 128, 128).
@@ -199,7 +203,11 @@ def seamless(filling: Tensor, image: Tensor, missing: Tensor) -> Tensor:
     middle = torch.zeros_like(missing)
     middle[:, CENTER, CENTER] = True
     known = (middle & ~missing).to(filling.dtype)[None]
-    levels = [(known * (image - filling), known)]
+    seen = torch.where(missing, 0.0, image)
+    floor = _FLOOR * (seen.sum((1, 2), keepdim=True) / (~missing).sum().clamp(min=1)).clamp(min=1e-12)
+    filling = filling.clamp(min=0).minimum(seen.amax((1, 2), keepdim=True)) + floor
+    ratio = ((seen + floor) / filling).log().clamp(-_LARGEST, _LARGEST)
+    levels = [(known * ratio, known)]
     while levels[-1][0].shape[-1] > 1:
         total, weight = levels[-1]
         levels.append((F.avg_pool2d(total, 2), F.avg_pool2d(weight, 2)))
@@ -208,7 +216,7 @@ def seamless(filling: Tensor, image: Tensor, missing: Tensor) -> Tensor:
     for total, weight in reversed(levels):
         coarse = F.interpolate(spread, scale_factor=2, mode="bilinear", align_corners=False)
         spread = torch.where(weight > 0, total / weight.clamp(min=1e-12), coarse)
-    return (filling + spread[0]).clamp(min=0)
+    return (filling * spread[0].exp() - floor).clamp(min=0).minimum(seen.amax((1, 2), keepdim=True))
 
 
 def _reduced(
