@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 from lightfast.nn._statistics import Statistics
 
@@ -31,9 +32,11 @@ def _available() -> bool:
 def suits(x: Tensor, features: int, groups: int) -> bool:
     """Whether the kernels can take maps like `x`: on a GPU, in a precision they know, and not under a compiler.
 
-    A compiler fuses the plain version by itself.
+    A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
     """
     if not x.is_cuda or torch.compiler.is_compiling() or not _available():
+        return False
+    if peek_interpreter_stack() is not None:
         return False
     known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return known and x.dim() == 4 and features // groups <= 2048
