@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightfast.color import linear_to_srgb
-from lightfast.data.generated_textures import drawn_textures
+from lightfast.data.generated_textures import draw_textures, drawn_textures
 from lightfast.engine import train
 from lightfast.inpainter import HoleEncoding, Inpainter, center_mask
 from lightfast.models.context_encoder import ContextDiscriminator
@@ -16,6 +16,7 @@ from lightfast.report.inpainting import inpainting_tables, write_inpainting_repo
 from lightfast.tasks.inpainting import Adversaries, HoleAugmentation, InpaintingTask
 from lightfast.tasks.inpainting_evaluation import evaluate_inpainter, worst_stability
 from lightfast.tasks.inpainting_plans import FILLERS, INPAINTING_PLANS, choose_fillers
+from lightfast.tasks.inpainting_samples import Sampler
 from lightfast.tasks.inpainting_study import InpaintingStudy, inpainting_results
 
 CPU = torch.device("cpu")
@@ -182,3 +183,9 @@ def test_plans_change_by_name():
     assert json.loads(json.dumps(plan.to_dict()))["recipe"]["betas"] == [0.5, 0.999]
     with pytest.raises(ValueError, match="no 'speed'"):
         plan.with_values({"speed": 9})
+
+
+def test_no_sheets_are_made_where_none_are_wanted(tmp_path):
+    sampler = Sampler(Inpainter("context-encoder-slim"), draw_textures(2, seed=0), tmp_path, every=0)
+    sampler(5, {})
+    assert not list(tmp_path.iterdir())

@@ -84,7 +84,7 @@ class InpaintingPlan:
         border: weight of the reconstruction loss on the border, which overlaps with what is seen.
         discriminator: width of the discriminator.
         held_out: images of the training set that are not trained on, for the curve of PSNR while training.
-        sheet_every: steps between two sheets of samples, a multiple of `log_every`.
+        sheet_every: steps between two sheets of samples, a multiple of `log_every`; 0 for none.
         options: more arguments of the network.
     """
 

@@ -31,7 +31,7 @@ class Sampler:
         inpainter: the one in training, on its device.
         images: sRGB, uint8 (N, 3, 128, 128), which it is not trained on.
         folder: of the run.
-        every: steps between two sheets.
+        every: steps between two sheets; 0 for none.
     """
 
     def __init__(self, inpainter: Inpainter, images: Tensor, folder: Path, every: int) -> None:
@@ -40,7 +40,7 @@ class Sampler:
     @torch.no_grad()
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a sheet, if it is time."""
-        if step % self.every or not len(self.images):
+        if not self.every or step % self.every or not len(self.images):
             return
         device = next(self.inpainter.parameters()).device
         training = self.inpainter.training
