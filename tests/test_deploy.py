@@ -149,7 +149,9 @@ def test_wrapped_networks(model):
 
 PIPELINES = {
     "cerberus": lambda: lf.Estimator("cerberus", members=2, views=4),
-    "cerberus-local": lambda: lf.Estimator("cerberus-local", members=2, views=4, options={"norm": True}),
+    "cerberus-local": lambda: lf.Estimator(
+        "cerberus-local", members=2, views=4, options={"cerberus-local": {"norm": True}}
+    ),
     "linear": lambda: lf.Estimator("cerberus", offset_groups=None, colour="linear"),
     "inpainter": lambda: Inpainter("context-encoder-slim"),
 }

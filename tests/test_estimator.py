@@ -24,7 +24,17 @@ def _stirred(estimator):
     return estimator.eval()
 
 
-@pytest.mark.parametrize("kind", [("cerberus", 3), ("cerberus-local", 3), ("cerberus", None)], ids=str)
+KINDS = [
+    ("cerberus", 3),
+    ("cerberus-local", 3),
+    ("cerberus", None),
+    ("chroma-histogram", 3),
+    ("colour-statistics", 3),
+    ("cerberus-local+chroma-histogram+colour-statistics", 3),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_relighting_a_masked_image_moves_the_estimate_exactly_with_the_light(scenes, kind):
     estimator = _stirred(Estimator(kind[0], offset_groups=kind[1], views=2))
     images = scenes.images[:2]
@@ -96,6 +106,18 @@ def test_members_and_views_are_averaged(scenes):
             one.networks[0].load_state_dict(estimator.networks[number].state_dict())
         logs = torch.stack([one.eval()(image).log() for one in single]).mean(0)
     torch.testing.assert_close(F.normalize(logs.exp()), expected, atol=1e-5, rtol=0)
+
+
+def test_networks_of_several_kinds_are_averaged(scenes):
+    both = _stirred(Estimator("chroma-histogram+colour-statistics", members=2))
+    image = scenes.images[:2]
+    with torch.no_grad():
+        answers = []
+        for place, name in enumerate(["chroma-histogram", "colour-statistics"]):
+            one = Estimator(name, members=2).eval()
+            one.networks.load_state_dict(both.networks[2 * place : 2 * place + 2].state_dict())
+            answers.append(one(image).log())
+        torch.testing.assert_close(F.normalize(torch.stack(answers).mean(0).exp()), both(image), atol=1e-5, rtol=0)
 
 
 def test_the_original_sees_light_but_not_exposure(scenes):

@@ -26,7 +26,9 @@ def small_classifier():
 
 FRESH = {
     "cerberus": lambda: lf.Estimator("cerberus", members=2, views=4),
-    "cerberus-local": lambda: lf.Estimator("cerberus-local", members=2, views=4, options={"norm": True}),
+    "cerberus-local": lambda: lf.Estimator(
+        "cerberus-local", members=2, views=4, options={"cerberus-local": {"norm": True}}
+    ),
     "inpainter": lambda: Inpainter("context-encoder-slim"),
 }
 
@@ -68,7 +70,7 @@ def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
 
 
 def test_programs(tmp_path):
-    pipeline = lf.Estimator("cerberus-local", members=2, views=4, options={"norm": True}).eval()
+    pipeline = lf.Estimator("cerberus-local", members=2, views=4, options={"cerberus-local": {"norm": True}}).eval()
     written = export_pipeline(pipeline, tmp_path / "model.pt2")
     assert written.inputs == {"images": ("batch", 3, "height", "width")} and written.output[0] == "illuminant"
     extra = {"config": "", "pipeline": ""}

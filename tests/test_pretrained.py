@@ -48,7 +48,9 @@ def test_the_equivariant_network_inside_does_not_see_offsets():
 
 FRESH = {
     "cerberus": lambda: lf.Estimator("cerberus", members=2, views=4),
-    "cerberus-local": lambda: lf.Estimator("cerberus-local", members=2, views=4, options={"norm": True}),
+    "cerberus-local": lambda: lf.Estimator(
+        "cerberus-local", members=2, views=4, options={"cerberus-local": {"norm": True}}
+    ),
     "inpainter": lambda: Inpainter("context-encoder-slim"),
 }
 

@@ -116,20 +116,21 @@ class Estimator(Pipeline):
     sum to 1, so it follows the light as its parts do.
 
     Args:
-        network: `cerberus` or `cerberus-local`, as :func:`lightfast.models.create` knows them.
+        network: `cerberus`, `cerberus-local`, `chroma-histogram` or `colour-statistics`, as
+            :func:`lightfast.models.create` knows them; or several, joined by `+`, which answer together.
         offset_groups: 3 for equivariant networks, None for conventional ones. A conventional network on log RGB is
             wrapped: it sees colours relative to their mean, and its answer is relative to it too.
         colour: what the networks see: `linear` or `log` RGB.
         size: to which images are resampled by area; both sides, whatever the shape.
         softness: see :class:`SceneEncoding`.
-        members: how many networks.
+        members: how many networks of each kind.
         views: how many views of an image: 1, 2 (mirrored), 4 (and upside down) or 8 (and transposed).
-        options: more arguments of the network.
+        options: more arguments of networks, by their names.
         details: more to keep in `config`, such as how the networks were trained.
 
     Attributes:
         encoding: the :class:`SceneEncoding`.
-        networks: the members.
+        networks: all members, kind after kind.
 
     >>> estimator = Estimator().eval()
     >>> images, light = torch.rand(2, 3, 80, 120) + 0.1, torch.tensor([[1.0, 0.6, 0.02]])
@@ -152,7 +153,7 @@ class Estimator(Pipeline):
         softness: float = 0.01,
         members: int = 1,
         views: int = 1,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -173,18 +174,20 @@ class Estimator(Pipeline):
             "softness": softness,
             "members": members,
             "views": views,
-            "options": dict(options or {}),
+            "options": {name: dict(values) for name, values in (options or {}).items()},
             **(details or {}),
         }
         self.encoding = SceneEncoding(colour, size, softness)
         self.networks = nn.ModuleList(
-            models.create(network, offset_groups=offset_groups, **self._network_options()) for _ in range(members)
+            models.create(name, offset_groups=offset_groups, **self._network_options(name))
+            for name in network.split("+")
+            for _ in range(members)
         )
 
-    def _network_options(self) -> dict[str, Any]:
-        options = dict(self.config["options"])
-        if self.config["network"] == "cerberus":
-            options |= {"size": self.config["size"], "rectify": self.config["colour"] == "linear"}
+    def _network_options(self, name: str) -> dict[str, Any]:
+        options = self.config["options"].get(name, {})
+        if name == "cerberus":
+            options = {**options, "size": self.config["size"], "rectify": self.config["colour"] == "linear"}
         return options
 
     @classmethod

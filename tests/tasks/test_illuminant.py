@@ -185,6 +185,36 @@ def test_an_estimator_of_several_members_is_trained(scenes):
     assert any(not torch.equal(first[key], second[key]) for key in first)
 
 
+def test_parts_are_trained_alone_and_answer_together(tmp_path, scenes):
+    plan = ILLUMINANT_PLANS["best"].with_steps(2).with_values({"size": 16, "batch_size": 4})
+    study = IlluminantStudy(scenes, "pooled", plan, ["general"], 1, tmp_path, progress=False, say=lambda _: None)
+    assert study.run()
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert names == [f"{part}.fold-{fold}.0.npz" for part in ("histogram", "statistics") for fold in (1, 2, 3)]
+    write_illuminant_report(tmp_path, scenes, classical_estimates(scenes))
+    methods = json.loads((tmp_path / "results.json").read_text())["methods"]
+    assert {"histogram", "statistics", "general"} <= set(methods) and "joint" not in methods
+    parts = [methods[name]["parameters"] for name in ("histogram", "statistics")]
+    assert methods["general"]["parameters"] == sum(parts)
+    estimator = train_estimator(scenes, plan, "general", 2, torch.device("cpu"), progress=False)
+    assert [type(network).__name__ for network in estimator.networks] == ["ChromaHistogram"] * 2 + [
+        "ColourStatistics"
+    ] * 2
+    assert estimator.networks[2].light.in_features == 256
+
+
+def test_networks_have_values_of_their_own_unless_they_are_given():
+    plan = ILLUMINANT_PLANS["best"]
+    assert plan.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.1
+    assert plan.plan_for(NETWORKS["wrapped"]).augmentation == plan.augmentation
+    given = plan.with_values({"smallest_part": 0.7})
+    assert given.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.7
+    assert given.plan_for(NETWORKS["statistics"]).augmentation.mix == 0.3
+    apart = dataclasses.replace(plan, own={"histogram": {"softness": 0.5}})
+    with pytest.raises(ValueError, match="same size and softness"):
+        apart.estimator(NETWORKS["general"], 0)
+
+
 def test_plans_take_other_values_and_refuse_unknown_ones():
     plan = ILLUMINANT_PLANS["best"].with_values({"sensor": 0.2, "lr": 0.5, "size": 32})
     assert (plan.augmentation.sensor, plan.recipe.lr, plan.size) == (0.2, 0.5, 32)

@@ -24,16 +24,25 @@ Data = Annotated[
         "lightfast draws itself."
     ),
 ]
-Network = Annotated[str, typer.Option(help="original, wrapped, equivariant or local.")]
+Network = Annotated[
+    str, typer.Option(help="original, wrapped, equivariant, local, histogram, statistics, general or joint.")
+]
 
 
 def illuminant(
     data: Data = None,
     protocol: Annotated[
-        str, typer.Option(help="pooled, scene-disjoint, per-camera, leave-one-camera-out; or all.")
+        str,
+        typer.Option(
+            help="pooled, scene-disjoint, content-disjoint, per-camera, leave-one-camera-out, new-camera; or all."
+        ),
     ] = "pooled",
     networks: Annotated[
-        str, typer.Option(help="Comma-separated: original, wrapped, equivariant, local; or all.")
+        str,
+        typer.Option(
+            help="Comma-separated: original, wrapped, equivariant, local, histogram, statistics, general, joint; "
+            "or all."
+        ),
     ] = "original,wrapped,equivariant",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each network on each split.")] = 1,
     out: options.Out = Path("runs/illuminant"),

@@ -8,6 +8,8 @@ from torch import nn
 
 from lightfast.functional import Scope
 from lightfast.models.cerberus import Cerberus, LocalCerberus
+from lightfast.models.chroma_histogram import ChromaHistogram
+from lightfast.models.colour_statistics import ColourStatistics
 from lightfast.models.context_encoder import ContextEncoder
 from lightfast.models.resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
 from lightfast.models.resnet9 import ResNet9
@@ -15,7 +17,12 @@ from lightfast.models.vocabulary import vocabulary
 
 __all__ = ["create", "names"]
 
-ESTIMATORS = {"cerberus": Cerberus, "cerberus-local": LocalCerberus}
+ESTIMATORS = {
+    "cerberus": Cerberus,
+    "cerberus-local": LocalCerberus,
+    "chroma-histogram": ChromaHistogram,
+    "colour-statistics": ColourStatistics,
+}
 INPAINTERS: dict[str, dict[str, Any]] = {
     "context-encoder": {},
     "context-encoder-slim": {"base": 24, "bottleneck": 360},
@@ -50,13 +57,13 @@ def create(
         scope: whether groups are pooled over the `image` or at each `pixel`.
         constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
             image a network is as equivariant without, and fits its data better (see docs/recognition.md).
-        options: more arguments of :class:`Cerberus`, :class:`LocalCerberus` and :class:`ContextEncoder`, which pool
-            over the image.
+        options: more arguments of networks that estimate light or fill holes; they pool over the image.
 
     Returns:
         A module from (N, 3, H, W) to scores (N, classes). Those of an equivariant network do not change with offsets.
-        `cerberus` and `cerberus-local` give illuminants (N, 3) instead, and `context-encoder` and the smaller
-        `context-encoder-slim` the middle of an image (N, 3, 64, 64), which follow them.
+        `cerberus`, `cerberus-local`, `chroma-histogram` and `colour-statistics` give illuminants (N, 3) instead, and
+        `context-encoder` and the smaller `context-encoder-slim` the middle of an image (N, 3, 64, 64), which follow
+        them.
 
     >>> import torch
     >>> create("resnet20", offset_groups=3)(torch.zeros(1, 3, 32, 32)).shape

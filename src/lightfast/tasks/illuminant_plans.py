@@ -25,9 +25,10 @@ class NetworkKind:
     Attributes:
         name: what users type.
         title: what reports show.
-        network: as :func:`lightfast.models.create` knows it.
+        network: as :class:`lightfast.Estimator` knows it.
         offset_groups: 3 where it is equivariant.
         colour: what it sees.
+        parts: the kinds, by name, that are trained alone and answer together; none for a single network.
     """
 
     name: str
@@ -35,6 +36,7 @@ class NetworkKind:
     network: str
     offset_groups: int | None
     colour: EstimatorColour
+    parts: tuple[str, ...] = ()
 
 
 NETWORKS: dict[str, NetworkKind] = {
@@ -45,6 +47,24 @@ NETWORKS: dict[str, NetworkKind] = {
         NetworkKind("equivariant", "Color Cerberus, equivariant", "cerberus", 3, "log"),
         NetworkKind("local", "Local estimates by confidence, equivariant", "cerberus-local", 3, "log"),
         NetworkKind("local-wrapped", "Local estimates by confidence, wrapped", "cerberus-local", None, "log"),
+        NetworkKind("histogram", "Histogram of chroma, equivariant", "chroma-histogram", 3, "log"),
+        NetworkKind("statistics", "Statistics of colours, equivariant", "colour-statistics", 3, "log"),
+        NetworkKind(
+            "general",
+            "Histogram and statistics, equivariant",
+            "chroma-histogram+colour-statistics",
+            3,
+            "log",
+            parts=("histogram", "statistics"),
+        ),
+        NetworkKind(
+            "joint",
+            "Local estimates, histogram and statistics, equivariant",
+            "cerberus-local+chroma-histogram+colour-statistics",
+            3,
+            "log",
+            parts=("local", "histogram", "statistics"),
+        ),
     )
 }
 """By name, in the order of tables."""
@@ -65,8 +85,9 @@ class IlluminantPlan:
         recovery: share of the loss that is of the recovery angle.
         views: how many mirrored and transposed views of an image are averaged.
         dropout: in the last layers.
-        options: more arguments of networks with local estimates.
+        options: more arguments of networks, by the names that :func:`lightfast.models.create` knows.
         small: the share of the steps that networks trained on a single camera have.
+        own: values that single kinds of network have instead, by their names.
     """
 
     name: str
@@ -78,25 +99,38 @@ class IlluminantPlan:
     recovery: float = 0.5
     views: int = 8
     dropout: float = 0.0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     small: float = 0.4
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def estimator(
         self, kind: NetworkKind, seed: int, members: int = 1, details: Mapping[str, Any] | None = None
     ) -> Estimator:
         """A fresh estimator of that kind."""
         torch.manual_seed(seed)
+        plan, parts = self.plan_for(kind), [NETWORKS[name] for name in kind.parts] or [kind]
+        plans = {part.network: self.plan_for(part) for part in parts}
+        if any((each.size, each.softness) != (plan.size, plan.softness) for each in plans.values()):
+            raise ValueError(f"the parts of {kind.name} must see images of the same size and softness")
         return Estimator(
             kind.network,
             offset_groups=kind.offset_groups,
             colour=kind.colour,
-            size=self.size,
-            softness=self.softness,
+            size=plan.size,
+            softness=plan.softness,
             members=members,
-            views=self.views,
-            options={"dropout": self.dropout} | (dict(self.options) if kind.network == "cerberus-local" else {}),
+            views=plan.views,
+            options={name: {"dropout": each.dropout, **each.options.get(name, {})} for name, each in plans.items()},
             details=details,
         )
+
+    def plan_for(self, kind: NetworkKind) -> IlluminantPlan:
+        """The plan with the values that this kind of network has for its own.
+
+        >>> ILLUMINANT_PLANS["best"].plan_for(NETWORKS["local"]).augmentation.turn
+        False
+        """
+        return with_values(self, self.own.get(kind.name, {}), ("recipe", "augmentation"), fixed=("own",))
 
     def augmentation_for(self, kind: NetworkKind) -> SceneAugmentation:
         """What training does to the images that this kind of network sees."""
@@ -115,10 +149,17 @@ class IlluminantPlan:
     def with_values(self, values: Mapping[str, Any]) -> IlluminantPlan:
         """The plan with other values, by the names of its fields or of those of its recipe or its augmentation.
 
+        They hold for all kinds of network, whatever these had for their own.
+
         >>> ILLUMINANT_PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
         0.2
         """
-        return with_values(self, values, ("recipe", "augmentation"))
+        plan = with_values(self, values, ("recipe", "augmentation"))
+        own = {
+            kind: {name: value for name, value in those.items() if name not in values}
+            for kind, those in plan.own.items()
+        }
+        return dataclasses.replace(plan, own=own)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON can hold it."""
@@ -144,7 +185,21 @@ ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {
                 log_every=1000,
                 checkpoint_every=100_000,
             ),
-            SceneAugmentation(smallest_part=0.3, exposure=1.0, sensor=0.05, mix=0.3),
+            SceneAugmentation(smallest_part=0.4, exposure=1.0, sensor=0.05),
+            own={
+                "local": {"lr": 2e-3, "turn": False, "smallest_part": 0.6, "views": 2},
+                "histogram": {"lr": 2e-3, "smallest_part": 0.1, "views": 2},
+                "statistics": {
+                    "lr": 2e-3,
+                    "smallest_part": 0.05,
+                    "mix": 0.3,
+                    "dropout": 0.3,
+                    "views": 2,
+                    "options": {"colour-statistics": {"hidden": 256}},
+                },
+                "general": {"views": 2},
+                "joint": {"views": 2},
+            },
         ),
         IlluminantPlan(
             "demo",

@@ -55,7 +55,7 @@ class IlluminantStudy:
         scenes: to train and test on.
         protocol: a name from :data:`~lightfast.tasks.illuminant_protocols.PROTOCOLS`.
         plan: how.
-        networks: names from :data:`~lightfast.tasks.illuminant_plans.NETWORKS`.
+        networks: names from :data:`~lightfast.tasks.illuminant_plans.NETWORKS`; of one with parts, these are trained.
         seeds: how many trainings of each on each split.
         out: the folder.
         parallel: how many trainings share the device at a time, where that is possible.
@@ -83,7 +83,10 @@ class IlluminantStudy:
         self._check_settings()
         splits = {split.name: split for split in splits_of(self.scenes, self.protocol)}
         runs = [
-            Run(network, split, seed) for seed in range(self.seeds) for network in self.networks for split in splits
+            Run(network, split, seed)
+            for seed in range(self.seeds)
+            for network in _single(self.networks)
+            for split in splits
         ]
         left = [run for run in runs if not self._path(run).exists()]
         if len(left) < len(runs):
@@ -98,11 +101,9 @@ class IlluminantStudy:
 
     def _train_together(self, scenes: LitScenes, runs: Sequence[Run], splits: Mapping[str, Split]) -> None:
         estimators = [self.plan.estimator(NETWORKS[run.network], run.seed) for run in runs]
-        recipe = self.plan.recipe
-        if self.protocol == "per-camera":
-            recipe = scaled(recipe, self.plan.small)
+        share = self.plan.small if self.protocol == "per-camera" else 1.0
         jobs = [
-            _job(estimator, scenes, splits[run.split].train, self.plan, run.network, recipe, run.seed, str(run))
+            _job(estimator, scenes, splits[run.split].train, self.plan, run.network, run.seed, str(run), share=share)
             for run, estimator in zip(runs, estimators, strict=True)
         ]
         start = time.monotonic()
@@ -116,7 +117,7 @@ class IlluminantStudy:
                 "parameters": sum(parameter.numel() for parameter in estimator.parameters()),
                 "train_seconds": round(seconds, 1),
                 "trained_together": len(runs),
-                "steps": recipe.steps,
+                "steps": jobs[0].recipe.steps,
                 "provenance": made,
             }
             _save_estimates(self._path(run), estimates, test, about)
@@ -161,15 +162,17 @@ def _job(
     train: Tensor,
     plan: IlluminantPlan,
     network: str,
-    recipe: Any,
     seed: int,
     name: str,
     member: int = 0,
+    share: float = 1.0,
 ) -> Job:
-    task = IlluminantTask(
-        scenes, estimator.encoding, plan.augmentation_for(NETWORKS[network]), plan.recovery, chosen=train
-    )
-    return Job(estimator.networks[member], task, dataclasses.replace(recipe, seed=seed), name=name)
+    """The training of one network of the estimator, in this share of the plan's steps."""
+    kind = NETWORKS[network]
+    plan = plan.plan_for(kind)
+    task = IlluminantTask(scenes, estimator.encoding, plan.augmentation_for(kind), plan.recovery, chosen=train)
+    recipe = dataclasses.replace(scaled(plan.recipe, share), seed=seed)
+    return Job(estimator.networks[member], task, recipe, name=name)
 
 
 def train_estimator(
@@ -182,15 +185,19 @@ def train_estimator(
     progress: bool = True,
     details: Mapping[str, Any] | None = None,
 ) -> Estimator:
-    """An estimator with several members, each trained from its own seed on all scenes; `details` go to its config."""
+    """An estimator with several members of each kind, each trained from its own seed on all scenes.
+
+    `details` go to its config.
+    """
     scenes = scenes.to(device)
     train = torch.arange(len(scenes))
     estimator = plan.estimator(NETWORKS[network], 0, members, details)
     jobs = [
-        _job(estimator, scenes, train, plan, network, plan.recipe, seed, f"{network} {seed}", member=seed)
+        _job(estimator, scenes, train, plan, part, seed, f"{part} {seed}", member=place * members + seed)
+        for place, part in enumerate(NETWORKS[network].parts or (network,))
         for seed in range(members)
     ]
-    for first in range(0, members, parallel):
+    for first in range(0, len(jobs), parallel):
         train_many(jobs[first : first + parallel], progress=progress)
     return estimator.eval()
 
@@ -206,6 +213,15 @@ def choose_networks(text: str) -> list[str]:
         if name not in NETWORKS:
             raise ValueError(f"there is no network {name!r} to compare; there are {', '.join(NETWORKS)}, or all")
     return names
+
+
+def _single(networks: Sequence[str]) -> list[str]:
+    """The networks to train for these: parts instead of what they make together, each once.
+
+    >>> _single(["local", "joint"])
+    ['local', 'histogram', 'statistics']
+    """
+    return list(dict.fromkeys(part for name in networks for part in NETWORKS[name].parts or (name,)))
 
 
 def mean_light(estimates: Sequence[Tensor]) -> Tensor:
@@ -242,16 +258,18 @@ def results_of(out: Path, scenes: LitScenes, classical: Mapping[str, Tensor]) ->
     tested = torch.cat([split.test for split in splits]).sort().values
     methods: dict[str, Any] = {}
     for name, estimates in classical.items():
-        found = measure(scenes, estimates[:, tested], lights, tested)
-        methods[name] = {"title": CLASSICAL[name].title, "parameters": 0, "seeds": 0, **found}
+        measured = measure(scenes, estimates[:, tested], lights, tested)
+        methods[name] = {"title": CLASSICAL[name].title, "parameters": 0, "seeds": 0, **measured}
     about: dict[str, Any] = {}
     for name, kind in NETWORKS.items():
-        whole, details = _whole_estimates(out, name, splits, len(scenes))
-        if not whole:
+        found = [_whole_estimates(out, part, splits, len(scenes)) for part in kind.parts or (name,)]
+        if not all(seeds for seeds, _ in found):
             continue
-        about |= details
+        whole_of = [seeds for seeds, _ in found]
+        whole = [mean_light(parts) if kind.parts else parts[0] for parts in zip(*whole_of, strict=False)]
+        about |= {run: details for _, runs in found for run, details in runs.items()}
         single = [measure(scenes, estimates[:, tested], lights, tested) for estimates in whole]
-        parameters = next(iter(details.values()))["parameters"]
+        parameters = sum(next(iter(runs.values()))["parameters"] for _, runs in found)
         methods[name] = {"title": kind.title, "parameters": parameters, "seeds": len(whole), **_mean_of(single)}
         if len(whole) > 1:
             title = f"{kind.title}, ensemble of {len(whole)}"

@@ -1,0 +1,74 @@
+"""The histogram of chroma: what it counts, and exact equivariance."""
+
+import pytest
+import torch
+
+import lightfast as lf
+from lightfast.functional import add_offset
+from lightfast.models.chroma_histogram import ChromaHistogram
+
+
+def _network(**options):
+    torch.manual_seed(0)
+    network = ChromaHistogram(**options)
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return network.eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_estimates_follow_offsets(dtype):
+    network = _network().to(dtype)
+    x, offset = torch.randn(3, 3, 24, 32, dtype=dtype), 5 * torch.randn(3, 3, dtype=dtype)
+    moved = network(add_offset(x, offset, 3))
+    torch.testing.assert_close(moved, network(x) + offset, atol=5e-5 if dtype == torch.float32 else 1e-11, rtol=0)
+
+
+def test_it_is_proven_equivariant():
+    assert lf.certify(_network(), torch.randn(2, 3, 16, 16)).equivariant
+
+
+def test_the_answer_depends_on_colours_and_not_on_their_places():
+    """Blocks of 2x2 pixels are what is counted; where they lie matters for differences between neighbours alone."""
+    network = _network()
+    x = torch.randn(1, 3, 8, 8).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x.flip(3)).shape, network(x).shape)
+        first, mirrored = (network._maps(image)[:, :2] for image in (x, x.flip(3)))
+        torch.testing.assert_close(first, mirrored, atol=1e-4, rtol=0)
+        assert (network(x + 0.5 * torch.randn_like(x)) - network(x)).abs().max() > 1e-3
+
+
+def test_a_histogram_counts_everything_once():
+    network = ChromaHistogram(bins=16, channels=(4, 8), reach=1.0)
+    red, blue = torch.tensor([0.3, -5.0]), torch.tensor([-0.2, 5.0])
+    colours = torch.stack([red, torch.zeros(2), blue])[None]
+    counts = network._histogram(colours, torch.tensor([[1.0, 3.0]]))
+    torch.testing.assert_close(counts.sum(), torch.tensor(1.0))
+    inside = counts[0, 1:, :-1]
+    centres = network.centres
+    torch.testing.assert_close(inside.sum(), torch.tensor(0.25))
+    torch.testing.assert_close((inside.sum(1) * centres[1:]).sum() / 0.25, torch.tensor(0.3))
+    torch.testing.assert_close((inside.sum(0) * centres[:-1]).sum() / 0.25, torch.tensor(-0.2))
+    torch.testing.assert_close(counts[0, 0, -1], torch.tensor(0.75))
+
+
+def test_every_parameter_learns_and_images_have_a_gradient():
+    network, x = ChromaHistogram(), torch.randn(4, 3, 32, 32, requires_grad=True)
+    network(x).square().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ChromaHistogram(None), "3 groups"),
+        (lambda: ChromaHistogram(bins=20), "halved"),
+        (lambda: ChromaHistogram()(torch.rand(1, 4, 8, 8)), r"\(N, 3, H, W\)"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
