@@ -48,6 +48,8 @@ NETWORKS = {
     ),
     "cerberus": (lambda: models.create("cerberus"), 64, "equivariant"),
     "cerberus-local": (lambda: models.create("cerberus-local", norm=True), 64, "equivariant"),
+    "chroma-histogram": (lambda: models.create("chroma-histogram"), 64, "equivariant"),
+    "colour-statistics": (lambda: models.create("colour-statistics"), 64, "equivariant"),
     "context encoder": (lambda: models.create("context-encoder", base=6, bottleneck=12), 128, "equivariant"),
 }
 
@@ -86,6 +88,7 @@ def test_pretrained_networks(name):
 FRESH = {
     "cerberus": lambda: lf.Estimator("cerberus", members=2, views=2),
     "cerberus-local": lambda: lf.Estimator("cerberus-local", members=2, views=2),
+    "general": lambda: lf.Estimator("chroma-histogram+colour-statistics", members=2, views=2),
     "inpainter": lambda: Inpainter("context-encoder-slim"),
 }
 

@@ -98,9 +98,11 @@ class ChromaHistogram(nn.Module):
             self._histogram(colours, brightness.square()),
             self._histogram(edges, size),
         ]
-        where = (self.centres / self.reach).to(z.dtype).expand(len(z), self.bins, self.bins)
-        # The square root has no gradient at 0, where most bins are.
-        return torch.stack([*(self.bins / 4 * (part + 1e-8).sqrt() for part in found), where.mT, where], 1)
+        where = (self.centres / self.reach).to(z.dtype).expand(z.shape[0], self.bins, self.bins)
+        # The square root has no gradient at 0, where most bins are. Of counts in ten thousand, since exporters to ONNX
+        # leave out an addition of 1e-8.
+        roots = [self.bins / 400 * (1e4 * part + 1e-4).sqrt() for part in found]
+        return torch.stack([*roots, where.mT, where], 1)
 
     def _histogram(self, colours: Tensor, weights: Tensor) -> Tensor:
         """Of chroma: colours (N, 3, P) in log RGB with weights (N, P) to (N, bins, bins), which sum to 1."""
