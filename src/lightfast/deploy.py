@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,22 @@ from lightfast.functional import add_offset, group_pool, statistics_dtype
 from lightfast.functional import spread as spread_groups
 from lightfast.groups import GroupSpec, resolve
 from lightfast.nn import _native
-from lightfast.nn._constrained import applied_weight
+from lightfast.nn._constrained import Kept, applied_weight, may_be_kept
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
-from lightfast.nn._lifted import ConvNormAct2d, Lifted
-from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct, as_row, from_row
+from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels
+from lightfast.nn._lifted_transposed import (
+    ConvTransposeNormAct2d,
+    SqueezeNormAct,
+    as_row,
+    from_pixel,
+    from_row,
+    squeeze_padded,
+    transpose_padded,
+)
 from lightfast.nn._linear import Linear
 from lightfast.nn._norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from lightfast.nn._norm_act import over
+from lightfast.nn._norm_act_triton import Folded, can_infer, infer, suits
 from lightfast.nn._transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, reach
 
 __all__ = ["fuse"]
@@ -236,6 +246,9 @@ class _FusedUnit(_Folded):
 
     `v` is the convolution, `ā` the mean of `a` over a group, `p = φ(a v)`, and `k` the centred shift. Inward go `φ(v)`
     and `p - ā φ(v)`, to which the shortcut adds its `φ(s)`.
+
+    These are a few torch operations, which can be exported. Run as they are, the passes in C and in Triton do the same;
+    on a GPU with idle channels, as :class:`ConvNormAct2d` has them.
     """
 
     shortcut_inward: Tensor
@@ -246,6 +259,7 @@ class _FusedUnit(_Folded):
     def __init__(self, unit: Any) -> None:
         super().__init__(unit.conv, unit.norm, lifted=True)
         self.slope, self.groups = unit.slope, unit.offset_groups
+        self._copies: dict[Hashable, Kept] = {}
 
     def _split(self, scale: Tensor, shift: Tensor, belongs: Tensor, means: Tensor, level: Tensor) -> None:
         self.register_buffer("inward", torch.cat([level, means * self.factor[:, None] - level * (scale @ means)], 1))
@@ -253,40 +267,102 @@ class _FusedUnit(_Folded):
         self.register_buffer("outward", -torch.cat([belongs.T * scale, belongs.T]))
         self.register_buffer("mean_shift", shift @ means)
         self.register_buffer("base", shift - belongs @ (shift @ means))
-        # For the pass in C, which knows no matrices.
+        # For the passes in C and in Triton, which know no matrices.
         self.register_buffer("parts", torch.stack([1 / scale if self.folds else torch.ones_like(scale), scale, shift]))
         self.register_buffer("none", torch.zeros_like(self.mean_shift))
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        v, added, offset = _convolved(self.conv, x.map), None if shortcut is None else shortcut.map, x.offset
-        if not torch.is_grad_enabled() and _native.suits(v, added) and self.parts.dtype == torch.float32:
-            undo, scale, shift = self.parts
-            how = _native.Constants(undo, self.factor, scale, shift, self.none, self.mean_shift)
-            z, change = _native.infer(v, added, how, self.slope, self.groups)
-            return Lifted(z, None if offset is None else offset + change)
+        z, added, offset = x.map, None if shortcut is None else shortcut.map, x.offset
+        inferred = self._infer(z, added)
+        if inferred is None:
+            conv: Any = self.conv
+            v = _convolved(conv, _without_idle(z, conv.in_channels))
+            added = None if added is None else _without_idle(added, conv.out_channels)
+            inferred = self._infer_natively(v, added) or self._infer_plainly(v, added)
+        z, change = inferred
+        return Lifted(z, None if offset is None else offset + change)
+
+    def _infer(self, z: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """By the kernels, from the map before the convolution; None where they do not suit."""
+        conv: Any = self.conv
+        if not suits(z, conv.out_channels, self.groups) or not can_infer(conv.out_channels, self.groups):
+            return None
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (z, added, *conv.parameters())):
+            return None
+        if conv.transposed:
+            convolve = from_pixel if _is_linear(conv, z) else transpose_padded
+        else:
+            convolve = squeeze_padded if _is_linear(conv, z) else convolve_padded
+        u = convolve(z, conv, self.groups, self._kept)
+        added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1])
+        undo, scale, shift = self.parts
+        return infer(u, added, conv.bias, Folded(scale, shift, undo, self.factor), self.groups, self.slope)
+
+    def _infer_natively(self, v: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """By the pass in C; None where it does not suit."""
+        if torch.is_grad_enabled() or not _native.suits(v, added) or self.parts.dtype != torch.float32:
+            return None
+        undo, scale, shift = self.parts
+        how = _native.Constants(undo, self.factor, scale, shift, self.none, self.mean_shift)
+        return _native.infer(v, added, how, self.slope, self.groups)
+
+    def _infer_plainly(self, v: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         found = _product(_means(v), self.inward)
-        if offset is not None:
-            level, after = found.chunk(2, 1)
-            offset = offset + level + after + self.mean_shift
+        level, after = found.chunk(2, 1)
         if added is not None:
             found = found + _product(_means(added), self.shortcut_inward)
         q = self._scaled(v) + over(_product(found, self.outward, self.base), v)
         q = q if added is None else q + added
         z = torch.relu(q) if self.slope == 0 else q if self.slope == 1 else torch.where(q > 0, q, self.slope * q)
-        return Lifted(z if z.dtype == v.dtype else z.to(v.dtype), offset)
+        return z if z.dtype == v.dtype else z.to(v.dtype), level + after + self.mean_shift
+
+    def _kept(self, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """`make(weight)`, kept until the weight changes, and then made anew in the same place: CUDA graphs read it."""
+        weight: Any = self.conv.weight
+        kind = weight.device, kind
+        before = self._copies.get(kind)
+        if before is not None and not weight.is_inference() and before.holds_for(weight):
+            return before.projections[kind]
+        if not may_be_kept(weight):
+            return make(weight)
+        with torch.inference_mode(False), torch.no_grad():
+            copy = make(weight) if before is None else before.projections[kind].copy_(make(weight))
+            self._copies[kind] = Kept(weight, weight._version, weight.detach(), {kind: copy})
+        return copy
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._copies.clear()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: everything but what can be made again."""
+        return {**self.__dict__, "_copies": {}}
+
+
+def _without_idle(z: Tensor, features: int) -> Tensor:
+    """The features of a map alone."""
+    return z if z.shape[1] == features else z[:, :features]
+
+
+def _is_linear(conv: Any, z: Tensor) -> bool:
+    """Whether a convolution is one to or from a single pixel, and so a linear layer."""
+    side = conv.kernel_size
+    if side[0] == 1 or any(conv.padding) or conv.groups > 1:
+        return False
+    if conv.transposed:
+        return z.shape[2] == z.shape[3] == 1 and conv.stride == side and not any(conv.output_padding)
+    return tuple(z.shape[2:]) == side
 
 
 def _convolved(conv: Any, z: Tensor) -> Tensor:
     """The convolution; one to or from a single pixel as the linear layer that it is, which is faster."""
-    weight, side = conv.weight, conv.kernel_size
-    if side[0] == 1 or any(conv.padding) or conv.groups > 1:
+    if not _is_linear(conv, z):
         return conv(z)
-    if not conv.transposed and tuple(z.shape[2:]) == side:
+    weight = conv.weight
+    if not conv.transposed:
         return F.linear(as_row(z, weight), as_row(weight, weight), conv.bias)[..., None, None]
-    if conv.transposed and z.shape[2] == z.shape[3] == 1 and conv.stride == side and not any(conv.output_padding):
-        v = from_row(z.flatten(1) @ as_row(weight, weight), weight)
-        return v if conv.bias is None else v + over(conv.bias, v).to(v.dtype)
-    return conv(z)
+    v = from_row(z.flatten(1) @ as_row(weight, weight), weight)
+    return v if conv.bias is None else v + over(conv.bias, v).to(v.dtype)
 
 
 def _means(v: Tensor) -> Tensor:

@@ -10,7 +10,12 @@ from cases import LINEAR
 from torch import nn
 
 import lightfast as lf
-from lightfast import Groups
+from lightfast import Groups, deploy, models
+from lightfast.nn import _norm_act_triton as kernels
+from lightfast.nn._norm_act import norm_act
+from lightfast.nn._statistics import Statistics
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 GROUPS = Groups.interleaved(6, 3)
 
@@ -268,7 +273,7 @@ def test_autocast(layer):
     torch.testing.assert_close(low.float(), layer(x), atol=0.05, rtol=0.05)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@needs_gpu
 @torch.no_grad()
 def test_units_on_a_gpu():
     unit = lf.nn.ConvNormAct2d(3, 6, 3, padding=1).cuda().eval()
@@ -285,3 +290,141 @@ def test_units_on_a_gpu():
     nn.init.normal_(unit.conv.weight)
     graph.replay()
     torch.testing.assert_close(captured, unit(x).map)
+
+
+def settled(model, x):
+    """In evaluation mode, with running statistics, scales and shifts that are not those of a fresh layer."""
+    with torch.no_grad():
+        for _ in range(3):
+            model(x)
+        for layer in model.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.mul_(0.5 + torch.rand_like(layer.weight))
+                layer.bias.add_(0.1 * torch.randn_like(layer.bias))
+    return model.eval()
+
+
+def fused_units(model):
+    return [module for module in model.modules() if isinstance(module, deploy._FusedUnit)]
+
+
+@torch.no_grad()
+def test_fused_units_keep_what_is_made_of_their_weight():
+    unit = lf.fuse(settled(lf.nn.ConvNormAct2d(3, 6, 3), lf.nn.Lift(3)(torch.randn(2, 3, 8, 8))))
+
+    def doubled():
+        return unit._kept("doubled", lambda weight: 2 * weight)
+
+    kept, place = doubled(), doubled().data_ptr()
+    assert doubled() is kept and torch.equal(kept, 2 * unit.conv.weight)
+    nn.init.normal_(unit.conv.weight)
+    assert torch.equal(doubled(), 2 * unit.conv.weight) and doubled().data_ptr() == place
+    assert not copy.deepcopy(unit)._copies and len(pickle.dumps(unit)) == len(pickle.dumps(copy.deepcopy(unit)))
+    assert set(unit.state_dict()) == set(copy.deepcopy(unit).state_dict())
+    assert doubled().dtype == torch.float32 and unit.double()._copies == {}
+    assert torch.equal(doubled(), 2 * unit.conv.weight)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize(("features", "size"), [(15, (32, 32)), (33, (7, 5)), (3999, (1, 1)), (15, (80, 64))])
+@pytest.mark.parametrize(("with_shortcut", "slope"), [(True, 0.0), (False, 0.2), (True, 1.0)])
+@torch.no_grad()
+def test_inference_by_the_kernels(dtype, layout, folded, features, size, with_shortcut, slope):
+    def sample():
+        x = torch.randn(3, kernels.padded_width(features, dtype), *size, device="cuda") + 3
+        x[:, features:] = 0
+        return x.to(dtype).contiguous(memory_format=layout)
+
+    u, shortcut = sample(), sample() if with_shortcut else None
+    pre_bias, weight, bias, mean = torch.randn(4, features, device="cuda")
+    var, undo = 0.5 + torch.rand(2, features, device="cuda")
+    if folded:
+        scale = weight * torch.rsqrt(var + 1e-5)
+        how = kernels.Folded(scale, bias - scale * mean, undo, scale * undo)
+    else:
+        undo = torch.ones_like(undo)
+        how = kernels.Norm(weight, bias, mean, var, 1e-5)
+    z, offset = kernels.infer(u, shortcut, pre_bias, how, 3, slope)
+    expected = norm_act(
+        u[:, :features].double() * undo[:, None, None],
+        None if shortcut is None else shortcut[:, :features].double(),
+        (pre_bias * undo).double(),
+        weight.double(),
+        bias.double(),
+        Statistics(False, mean.double(), var.double(), 0.1, 1e-5),
+        3,
+        slope,
+    )
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    assert z.dtype == dtype and z.stride() == u.stride() and not z[:, features:].any()
+    torch.testing.assert_close(z[:, :features].double(), expected[0], atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(offset.double(), expected[1], atol=1e-4, rtol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        ("resnet20", {}, 32),
+        ("resnet20", {"constrained": False}, 32),
+        # Too large for one program an image.
+        ("resnet20", {}, 128),
+        ("context-encoder", {"base": 6, "bottleneck": 12}, 128),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_networks_in_use_on_a_gpu(name, options, size):
+    x = torch.randn(4, 3, size, size)
+    model = settled(models.create(name, **options), x)
+    expected = model.double()(x.double())
+    model = model.float().cuda()
+    x = x.cuda().contiguous(memory_format=torch.channels_last)
+    fused = lf.fuse(model)
+    maps = []
+    for unit in fused_units(fused):
+        unit.register_forward_hook(lambda unit, _, y: maps.append((unit.conv.out_channels, y.map)))
+    for network in (model, fused):
+        # Convolutions in float32 are TF32.
+        assert (network(x).cpu() - expected).abs().max() < 0.01 * expected.abs().max()
+        with torch.autocast("cuda", torch.bfloat16):
+            assert (network(x).cpu() - expected).abs().max() < 0.1 * expected.abs().max()
+    assert len(maps) == 2 * len(fused_units(fused))
+    assert all(not y[:, features:].any() for features, y in maps)
+
+
+@needs_gpu
+def test_fused_networks_give_gradients_on_a_gpu():
+    x = torch.randn(2, 3, 32, 32, device="cuda", requires_grad=True)
+    model = settled(models.create("resnet20").cuda(), x)
+    expected = torch.autograd.grad(model(x).square().sum(), x)[0]
+    found = torch.autograd.grad(lf.fuse(model)(x).square().sum(), x)[0]
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@needs_gpu
+@torch.no_grad()
+def test_fused_networks_in_a_cuda_graph():
+    x = torch.randn(4, 3, 32, 32, device="cuda")
+    fused = lf.fuse(settled(models.create("resnet20").cuda(), x))
+
+    def run():
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            return fused(x)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = run()
+    for change in (lambda: x.normal_(), lambda: nn.init.normal_(fused_units(fused)[3].conv.weight)):
+        change()
+        expected = run().clone()
+        graph.replay()
+        assert (captured - expected).abs().max() < 0.02 * expected.abs().max()

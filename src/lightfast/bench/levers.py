@@ -47,7 +47,7 @@ _KEPT = Lever("projected weights kept", {(Constrained, "projection"): _project_a
 
 LEVERS: dict[str, tuple[Lever, ...]] = {
     "cpu": (
-        Lever("passes in C", {(_native, "suits"): lambda *maps: False}),
+        Lever("passes in C", {(_native, name): lambda *tensors: False for name in ("suits", "suits_weight")}),
         Lever("all of it image by image", {(_norm_act, "_infer"): lambda *arguments: None}, modes=("inference",)),
         Lever("channels-last maps", layout="contiguous"),
         _KEPT,

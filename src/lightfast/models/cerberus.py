@@ -7,7 +7,6 @@ grey world's, plus what the network adds to it, which no light can change.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast import nn as lfnn
-from lightfast.functional import add_offset
-from lightfast.nn._center_act import center_act
-from lightfast.nn._constrained import applied_weight
+from lightfast.models.mean_colour import about_mean_colour
+from lightfast.nn import _native
+from lightfast.nn._center_act import center_act, center_relu_halve
+from lightfast.nn._constrained import autocast_weight
 from lightfast.nn._lifted import Lifted
 
 __all__ = ["Cerberus", "LocalCerberus"]
@@ -87,7 +87,7 @@ class Cerberus(nn.Module):
             raise ValueError(f"expected images of {self.size} x {self.size} pixels, but got {tuple(images.shape)}")
         x = _join(images, self.offset_groups)
         for stage in self.stages:
-            x = _halve(_rectified(_convolve(stage, x), self.offset_groups))
+            x = _rectified_half(_convolve(stage, x), self.offset_groups)
         x = _rectified(_convolve(self.squeeze, x), self.offset_groups)
         x = Lifted(self.dropout(x.map.flatten(1)), x.offset)
         x = _rectified(_apply(self.first, x), self.offset_groups)
@@ -151,10 +151,12 @@ class LocalCerberus(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = _join(images, self.offset_groups)
         mean_colour = x.offset
-        for stage in self.stages:
-            x = _halve(stage(x))
+        stages: Any = self.stages
+        for stage in stages:
+            x = stage.halved(x)
         x = self.mix(Lifted(self.dropout(x.map), x.offset))
-        x = Lifted(self.dropout(x.map), x.offset)
+        # In 16 bits on a GPU the map may have idle channels.
+        x = Lifted(self.dropout(x.map[:, : self.light.in_channels]), x.offset)
         # The map of a lifted value does not answer to offsets, so any function of it is fit for a confidence, or to be
         # added to the mean colour: what the layers took out of the map on the way need not come back.
         weights = self.confidence(x.map).flatten(2).softmax(2)
@@ -176,6 +178,10 @@ class _Unit(nn.Module):
     def forward(self, x: Lifted) -> Lifted:
         return _rectified(_convolve(self.conv, x), self.groups)
 
+    def halved(self, x: Lifted) -> Lifted:
+        """With 2x2 max pooling after it."""
+        return _rectified_half(_convolve(self.conv, x), self.groups)
+
 
 class _NormalisedUnit(nn.Module):
     """A 3x3 convolution, batch norm and ReLU, on plain maps or lifted ones."""
@@ -192,6 +198,10 @@ class _NormalisedUnit(nn.Module):
 
     def forward(self, x: Lifted) -> Lifted:
         return self.body(x) if self.groups is not None else Lifted(self.body(x.map), None)
+
+    def halved(self, x: Lifted) -> Lifted:
+        """With 2x2 max pooling after it."""
+        return _halve(self(x))
 
 
 def _conv(groups: int | None, inputs: int, outputs: int, kernel: int, constrained: bool) -> Any:
@@ -219,24 +229,34 @@ def _join(images: Tensor, groups: int | None) -> Lifted:
     """Each pixel joined with the average over the image: six channels, red and its average, green and its, blue."""
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
-    offset = None
-    if groups is not None:
-        pixels = images.flatten(2).to(torch.promote_types(images.dtype, torch.float32)).contiguous()
-        offset = math.log(pixels.shape[2]) - (-pixels).logsumexp(2)
-        images = add_offset(images, -offset, groups)
+    if groups is not None and _has_pass(images):
+        return Lifted(*_native.join(images, _convolved_dtype(images)))
+    images, offset = Lifted(images, None) if groups is None else about_mean_colour(images)
     last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     average = images.mean((2, 3), keepdim=True).expand_as(images)
     joined = torch.stack([images, average], 2).flatten(1, 2)
     return Lifted(joined.contiguous(memory_format=torch.channels_last) if last else joined, offset)
 
 
+def _has_pass(images: Tensor) -> bool:
+    """Whether images are joined with their average in C, which knows no gradient."""
+    differentiable = torch.is_grad_enabled() and images.requires_grad
+    return images.dtype == torch.float32 and not differentiable and _native.suits(images)
+
+
+def _convolved_dtype(images: Tensor) -> torch.dtype:
+    """The precision to which autocast would round a map on the CPU before it is convolved."""
+    dtype = torch.get_autocast_dtype("cpu")
+    return dtype if torch.is_autocast_enabled("cpu") and dtype == torch.bfloat16 else images.dtype
+
+
 def _convolve(layer: Any, x: Lifted) -> Lifted:
     """A same-padded convolution. Outside a lifted map lies the offset: zero padding of what is left of it."""
-    return Lifted(F.conv2d(x.map, applied_weight(layer), layer.bias, padding=layer.padding), x.offset)
+    return Lifted(F.conv2d(x.map, autocast_weight(layer), layer.bias, padding=layer.padding), x.offset)
 
 
 def _apply(layer: Any, x: Lifted) -> Lifted:
-    return Lifted(F.linear(x.map, applied_weight(layer), layer.bias), x.offset)
+    return Lifted(F.linear(x.map, autocast_weight(layer), layer.bias), x.offset)
 
 
 def _rectified(x: Lifted, groups: int | None) -> Lifted:
@@ -244,6 +264,14 @@ def _rectified(x: Lifted, groups: int | None) -> Lifted:
     if groups is None or x.offset is None:
         return Lifted(F.relu(x.map), None)
     z, level = center_act(x.map, groups)
+    return Lifted(z, x.offset + level)
+
+
+def _rectified_half(x: Lifted, groups: int | None) -> Lifted:
+    """ReLU and 2x2 max pooling."""
+    if groups is None or x.offset is None:
+        return _halve(_rectified(x, groups))
+    z, level = center_relu_halve(x.map, groups)
     return Lifted(z, x.offset + level)
 
 

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
-from lightfast.functional import Constraint, check_feasible, project_weight
+from lightfast.functional import Constraint, check_feasible
 from lightfast.groups import Groups, GroupSpec, resolve
+from lightfast.nn._projection import project
 
-__all__ = ["Constrained", "InOutGroups", "applied_weight"]
+__all__ = ["Constrained", "InOutGroups", "Kept", "applied_weight", "autocast_weight", "may_be_kept"]
 
 InOutGroups: TypeAlias = GroupSpec | tuple[GroupSpec, GroupSpec]
 """One specification for input and output alike, or (input, output)."""
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
     """Projections of a weight, by how they were made, and what tells whether it is still that weight.
 
     In-place changes raise a tensor's version. Another tensor behind the same parameter (`weight.data = ...`) does not,
@@ -47,7 +48,7 @@ class Constrained(nn.Module):
     in_groups: Groups
     out_groups: Groups
     constraint: Constraint
-    _kept: _Kept | None = None
+    _kept: Kept | None = None
     _keeps: bool = True
 
     def _constrain(
@@ -86,11 +87,11 @@ class Constrained(nn.Module):
             # nothing is kept before the mode is set again.
             self.__dict__.update(_kept=None, _keeps=False)
             return make(weight)
-        if not self._keeps or not _may_be_kept(weight):
+        if not self._keeps or not may_be_kept(weight):
             return make(weight)
         kept = self._kept
         if kept is None or not kept.holds_for(weight):
-            kept = _Kept(weight, weight._version, weight.detach(), {})
+            kept = Kept(weight, weight._version, weight.detach(), {})
             self.__dict__["_kept"] = kept
         if kind not in kept.projections:
             # A tensor made in inference mode could not be used where a gradient of the input is wanted.
@@ -98,8 +99,8 @@ class Constrained(nn.Module):
                 kept.projections[kind] = make(weight)
         return kept.projections[kind]
 
-    def _project(self, weight: Tensor) -> Tensor:
-        return project_weight(weight, self.in_groups, self.out_groups, constraint=self.constraint)
+    def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return project(weight, self.in_groups, self.out_groups, constraint=self.constraint, dtype=dtype)
 
     def train(self, mode: bool = True) -> Self:
         """Torch's, and what was projected is forgotten."""
@@ -125,7 +126,17 @@ def applied_weight(layer: Any) -> Tensor:
     return layer.projected_weight() if isinstance(layer, Constrained) else layer.weight
 
 
-def _may_be_kept(weight: Tensor) -> bool:
+def autocast_weight(layer: Any) -> Tensor:
+    """The weight that is applied next; on the CPU in the precision of autocast, projected and rounded in one pass."""
+    weight = layer.weight
+    rounded = weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.is_autocast_enabled("cpu")
+    if not rounded or not isinstance(layer, Constrained):
+        return applied_weight(layer)
+    dtype = torch.get_autocast_dtype("cpu")
+    return layer.projection(dtype, lambda raw: layer._project(raw, dtype))
+
+
+def may_be_kept(weight: Tensor) -> bool:
     """Whether what follows from a weight may outlive the call: it is a plain parameter, and nothing is under way.
 
     What functional transforms and traces make of a weight is theirs alone, and so is what is computed while a CUDA

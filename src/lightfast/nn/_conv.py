@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.functional import Constraint, add_offset, group_pool, project_weight
+from lightfast.functional import Constraint, add_offset, group_pool
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups
+from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight
 from lightfast.nn._norm_act_triton import project_padded, suits
 from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
+from lightfast.nn._projection import project
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
 
@@ -76,14 +77,14 @@ class _Conv(Constrained):
     def _pads(self) -> bool:
         return any(self._reversed_padding_repeated_twice)
 
-    def _project(self, weight: Tensor) -> Tensor:
+    def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         shared = self.in_groups.count if self.in_groups.is_even and self.out_groups.is_even else 0
         plain = self.groups == 1 and self.constraint == "sum"
         if shared and plain and suits(weight, max(weight.shape[:2]), shared):
             shape = weight.shape[0], weight.shape[1]
-            return project_padded(weight, shared, *shape, weight.dtype, torch.contiguous_format)
-        return project_weight(
-            weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint
+            return project_padded(weight, shared, *shape, dtype or weight.dtype, torch.contiguous_format)
+        return project(
+            weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint, dtype=dtype
         )
 
     def forward(self, input: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class _Conv(Constrained):
 
     def _apply_weight(self, x: Tensor, padding: Any) -> Tensor:
         convolve = type(self)._convolve
-        return convolve(x, self.projected_weight(), self.bias, self.stride, padding, self.dilation, self.groups)
+        return convolve(x, autocast_weight(self), self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv1d(_Conv, nn.Conv1d):

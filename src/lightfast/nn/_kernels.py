@@ -1,5 +1,7 @@
 """The Triton kernels behind `norm_act` and the projection of weights: two passes over the map, the rest on (N, C).
 
+With running statistics no image has to wait for the others, and one that is small enough goes through in one pass.
+
 Every kernel reads maps by strides, so that channels-last and contiguous maps both go through, and knows the number of
 features `C` apart from the number of channels that the tensor has: idle channels, which fill up to a multiple that the
 hardware likes, are written as zeros and enter no statistics.
@@ -138,6 +140,123 @@ def apply_kernel(
     written = (p < positions)[:, None] & (c < channels)[None, :]
     at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
     tl.store(z_ptr + at, z.to(z_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def coefficients_of_image(
+    mean, s_mean, pre_bias_ptr, scale_ptr, shift_ptr, first_ptr, second_ptr,
+    features, size, eps,
+    FOLDED: tl.constexpr, HAS_PRE_BIAS: tl.constexpr, HAS_SHORTCUT: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_G: tl.constexpr,
+):
+    """From the means [BLOCK_C] of an image's channels to their factors and shifts, and to its offset [BLOCK_G].
+
+        l = φ(undo (mean + b))                                      the level that the norm takes out
+        r = φ(factor (mean + b) + k - a G l)                        and the one that is left after it
+        z = act(factor (u + b) + k - a G l - G (r + φ(s)) + s),     offset = l + r
+
+    The pointers are, where FOLDED, to `a`, `k`, `undo` and `factor`; otherwise to `γ`, `β` and the running statistics:
+    `a = factor = γ / sqrt(σ² + ε)`, `k = β - a μ`, and there is nothing to undo. All are zero for idle channels.
+    """
+    c = tl.arange(0, BLOCK_C)
+    real = c < features
+    a = tl.load(scale_ptr + c, mask=real, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + c, mask=real, other=0.0).to(tl.float32)
+    first = tl.load(first_ptr + c, mask=real, other=0.0).to(tl.float32)
+    second = tl.load(second_ptr + c, mask=real, other=0.0).to(tl.float32)
+    if HAS_PRE_BIAS:
+        pre_bias = tl.load(pre_bias_ptr + c, mask=real, other=0.0).to(tl.float32)
+        mean += pre_bias
+    if FOLDED:
+        factor = second
+        level_mean = first * mean
+    else:
+        a = tl.where(real, a / tl.sqrt(second + eps), 0.0)
+        shift -= a * first
+        factor = a
+        level_mean = mean
+    belongs = (c[None, :] // size == tl.arange(0, BLOCK_G)[:, None]) & real[None, :]
+    level = tl.sum(tl.where(belongs, level_mean[None, :], 0.0), 1) / size
+    shift -= a * tl.sum(tl.where(belongs, level[:, None], 0.0), 0)
+    after = tl.sum(tl.where(belongs, (factor * mean + shift)[None, :], 0.0), 1) / size
+    floor = after
+    if HAS_SHORTCUT:
+        floor += tl.sum(tl.where(belongs, s_mean[None, :], 0.0), 1) / size
+    shift -= tl.sum(tl.where(belongs, floor[:, None], 0.0), 0)
+    if HAS_PRE_BIAS:
+        shift += factor * pre_bias
+    return factor, shift, level + after
+
+
+@triton.jit
+def infer_kernel(
+    u_ptr, s_ptr, pre_bias_ptr, scale_ptr, shift_ptr, first_ptr, second_ptr, z_ptr, offset_ptr,
+    positions, features, size, groups, slope, eps,
+    CHANNELS: tl.constexpr, U_N: tl.constexpr, U_C: tl.constexpr, U_P: tl.constexpr,
+    S_N: tl.constexpr, S_C: tl.constexpr, S_P: tl.constexpr,
+    FOLDED: tl.constexpr, HAS_PRE_BIAS: tl.constexpr, HAS_SHORTCUT: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_G: tl.constexpr,
+):
+    """All of `norm_act` with running statistics: one program an image, which comes from memory once.
+
+    The compiler knows channels and strides, so that it can load and store several numbers at once: that 40 channels
+    are a multiple of 8 it does not see otherwise.
+    """
+    image = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK_C)
+    p = tl.arange(0, BLOCK_P)
+    inside = (p < positions)[:, None] & (c < CHANNELS)[None, :]
+    # Places within the image are 32-bit numbers, of which more fit into registers.
+    at = p[:, None] * U_P + c[None, :] * U_C
+    u_ptr += image * U_N
+    mean = tl.sum(tl.load(u_ptr + at, mask=inside, other=0.0).to(tl.float32), 0) / positions
+    s_mean = mean
+    if HAS_SHORTCUT:
+        s_at = p[:, None] * S_P + c[None, :] * S_C
+        s_ptr += image * S_N
+        s_mean = tl.sum(tl.load(s_ptr + s_at, mask=inside, other=0.0).to(tl.float32), 0) / positions
+    factor, shift, offset = coefficients_of_image(
+        mean, s_mean, pre_bias_ptr, scale_ptr, shift_ptr, first_ptr, second_ptr, features, size, eps,
+        FOLDED, HAS_PRE_BIAS, HAS_SHORTCUT, BLOCK_C, BLOCK_G,
+    )
+    # Read again, from the cache: held in registers, the map would leave room for one image at a time. The policy tells
+    # these loads from the first ones, which the compiler would put in their place.
+    q = factor[None, :] * tl.load(u_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    q += shift[None, :]
+    if HAS_SHORTCUT:
+        q += tl.load(s_ptr + s_at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    z = tl.where((c < features)[None, :], tl.where(q > 0, q, q * slope), 0.0)
+    tl.store(z_ptr + image * U_N + at, z.to(z_ptr.dtype.element_ty), mask=inside)
+    g = tl.arange(0, BLOCK_G)
+    tl.store(offset_ptr + image * groups + g, offset, mask=g < groups)
+
+
+@triton.jit
+def infer_coefficients_kernel(
+    mean_ptr, s_mean_ptr, pre_bias_ptr, scale_ptr, shift_ptr, first_ptr, second_ptr,
+    factor_ptr, image_shift_ptr, offset_ptr,
+    features, size, groups, eps,
+    FOLDED: tl.constexpr, HAS_PRE_BIAS: tl.constexpr, HAS_SHORTCUT: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_G: tl.constexpr,
+):
+    """With running statistics, from the means to what the pass over the map needs; one program an image."""
+    image = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK_C)
+    real = c < features
+    at = image * features + c
+    mean = tl.load(mean_ptr + at, mask=real, other=0.0)
+    s_mean = mean
+    if HAS_SHORTCUT:
+        s_mean = tl.load(s_mean_ptr + at, mask=real, other=0.0)
+    factor, shift, offset = coefficients_of_image(
+        mean, s_mean, pre_bias_ptr, scale_ptr, shift_ptr, first_ptr, second_ptr, features, size, eps,
+        FOLDED, HAS_PRE_BIAS, HAS_SHORTCUT, BLOCK_C, BLOCK_G,
+    )
+    if image == 0:
+        tl.store(factor_ptr + c, factor, mask=real)
+    tl.store(image_shift_ptr + at, shift, mask=real)
+    g = tl.arange(0, BLOCK_G)
+    tl.store(offset_ptr + image * groups + g, offset, mask=g < groups)
 
 
 @triton.jit

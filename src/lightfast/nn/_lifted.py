@@ -9,22 +9,36 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast.functional import add_offset, group_pool
-from lightfast.nn._constrained import applied_weight
+from lightfast.nn._constrained import Constrained, autocast_weight
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, project_padded, suits
 from lightfast.nn._statistics import Statistics
 
-__all__ = ["ConvNormAct2d", "Lift", "Lifted", "lower"]
+__all__ = [
+    "ConvNormAct2d",
+    "Lift",
+    "Lifted",
+    "Made",
+    "convolve_padded",
+    "fit_channels",
+    "lower",
+    "made_from",
+    "padded_weight",
+    "working_dtype",
+]
+
+Made: TypeAlias = Callable[[Hashable, Callable[[Tensor], Tensor]], Tensor]
+"""Gives what a function makes of a layer's weight, perhaps kept from before under a name."""
 
 
 class Lifted(NamedTuple):
@@ -117,9 +131,8 @@ class ConvNormAct2d(nn.Module):
         )
         added = None if shortcut is None else shortcut.map
         if self.share_moments is None and suits(x.map, conv.out_channels, self.offset_groups):
-            dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.map.dtype
-            u = self._convolve_padded(x.map, dtype)
-            added = None if added is None else fit_channels(added.to(dtype), u.shape[1])
+            u = convolve_padded(x.map, conv, self.offset_groups)
+            added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1])
             z, offset = norm_act_kernels(
                 u,
                 added,
@@ -132,7 +145,7 @@ class ConvNormAct2d(nn.Module):
                 self.slope,
             )
         else:
-            u = F.conv2d(x.map, applied_weight(conv), None, conv.stride, conv.padding)
+            u = F.conv2d(x.map, autocast_weight(conv), None, conv.stride, conv.padding)
             if norm.training and norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.add_(1)
             z, offset = norm_act(
@@ -140,20 +153,42 @@ class ConvNormAct2d(nn.Module):
             )
         return Lifted(z, None if x.offset is None else x.offset + offset)
 
-    def _convolve_padded(self, z: Tensor, dtype: torch.dtype) -> Tensor:
-        """The convolution with idle channels, which 16-bit hardware is faster with; 16-bit maps lie channels-last."""
-        conv = self.conv
-        inputs, outputs = padded_width(conv.in_channels, dtype), padded_width(conv.out_channels, dtype)
-        half = dtype != torch.float32
-        last = half or (z.shape[1] > 1 and z.is_contiguous(memory_format=torch.channels_last))
-        layout = torch.channels_last if last else torch.contiguous_format
-        shape = (outputs, inputs, dtype, layout)
-        if isinstance(conv, Conv2d):
-            weight = conv.projection(shape, lambda raw: project_padded(raw, self.offset_groups, *shape))
-        else:
-            weight = fit_weight(conv.weight, *shape)
-        z = fit_channels(z.to(dtype), inputs).contiguous(memory_format=layout)
-        return F.conv2d(z, weight, None, conv.stride, conv.padding)
+
+def working_dtype(z: Tensor) -> torch.dtype:
+    """The precision in which a map is convolved: that of autocast on a GPU, or its own."""
+    return torch.get_autocast_dtype("cuda") if z.is_cuda and torch.is_autocast_enabled("cuda") else z.dtype
+
+
+def convolve_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = None) -> Tensor:
+    """The convolution of a map without its bias, with idle channels, which 16-bit hardware is faster with.
+
+    16-bit maps lie channels-last, others as `z` does. `made` keeps the weight that is applied, if it is not as
+    :func:`made_from` has it.
+    """
+    dtype = working_dtype(z)
+    last = dtype != torch.float32 or (z.shape[1] > 1 and z.is_contiguous(memory_format=torch.channels_last))
+    layout = torch.channels_last if last else torch.contiguous_format
+    weight = padded_weight(conv, groups, dtype, layout, made)
+    z = fit_channels(z.to(dtype), weight.shape[1]).contiguous(memory_format=layout)
+    padding: Any = conv.padding
+    return F.conv2d(z, weight, None, conv.stride, padding)
+
+
+def padded_weight(
+    conv: nn.Conv2d, groups: int, dtype: torch.dtype, layout: torch.memory_format, made: Made | None = None
+) -> Tensor:
+    """The weight that a convolution applies to maps with idle channels, projected if it is constrained."""
+    shape = (padded_width(conv.out_channels, dtype), padded_width(conv.in_channels, dtype), dtype, layout)
+
+    def make(raw: Tensor) -> Tensor:
+        return project_padded(raw, groups, *shape) if isinstance(conv, Conv2d) else fit_weight(raw, *shape)
+
+    return (made or made_from(conv))(shape, make)
+
+
+def made_from(conv: Any) -> Made:
+    """What units make of a weight: kept while it may be, where it has a constraint to meet, and else made each time."""
+    return conv.projection if isinstance(conv, Constrained) else lambda _, make: make(conv.weight)
 
 
 def fit_weight(

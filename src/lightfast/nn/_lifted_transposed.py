@@ -7,23 +7,34 @@ less the means that it would take and give back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.nn._constrained import applied_weight
+from lightfast.functional import add_offset, group_pool
+from lightfast.nn import _native
+from lightfast.nn._constrained import Constrained, autocast_weight
 from lightfast.nn._conv import Conv2d
-from lightfast.nn._lifted import Lifted, fit_channels, fit_weight
+from lightfast.nn._lifted import Lifted, Made, fit_channels, made_from, padded_weight, working_dtype
 from lightfast.nn._norm import BatchNorm2d
-from lightfast.nn._norm_act import norm_act
-from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, project_padded, suits
+from lightfast.nn._norm_act import norm_act, spread
+from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
 from lightfast.nn._statistics import Statistics
 from lightfast.nn._transposed import ConvTranspose2d
 
-__all__ = ["ConvTransposeNormAct2d", "SqueezeNormAct", "as_row", "from_row", "project_transposed", "transpose_padded"]
+__all__ = [
+    "ConvTransposeNormAct2d",
+    "SqueezeNormAct",
+    "as_row",
+    "from_pixel",
+    "from_row",
+    "project_transposed",
+    "squeeze_padded",
+    "transpose_padded",
+]
 
 
 def project_transposed(weight: Tensor, groups: int, stride: int) -> Tensor:
@@ -46,26 +57,46 @@ def project_transposed(weight: Tensor, groups: int, stride: int) -> Tensor:
     return (blocks - excess[:, None, :, None, :, None]).flatten(5, 6).flatten(3, 4).flatten(0, 1)
 
 
-def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> Tensor:
+def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | None = None) -> Tensor:
     """The transposed convolution of a map without its bias; in 16 bits on a GPU with idle channels, channels-last."""
-    dtype = _working_dtype(z)
+    dtype = working_dtype(z)
     half = dtype in (torch.bfloat16, torch.float16)
     inputs = padded_width(conv.in_channels, dtype)
     # A map of 3 colours is the end: nothing follows that would want more.
     outputs = padded_width(conv.out_channels, dtype) if conv.out_channels > 3 else conv.out_channels
 
     def make(raw: Tensor) -> Tensor:
-        weight = _met(raw, conv, groups).to(dtype)
+        weight = _met(raw, conv, groups, dtype)
         idle = (0, 0, 0, 0, 0, outputs - conv.out_channels, 0, inputs - conv.in_channels)
-        return F.pad(weight, idle) if any(idle) else weight
+        weight = F.pad(weight, idle) if any(idle) else weight
+        return weight.contiguous(memory_format=torch.channels_last) if half else weight
 
-    weight = _made(conv, (inputs, outputs, dtype), make)
+    weight = (made or made_from(conv))((inputs, outputs, dtype), make)
     z = fit_channels(z.to(dtype), inputs)
-    if half:
-        z = z.contiguous(memory_format=torch.channels_last)
-        weight = weight.contiguous(memory_format=torch.channels_last)
+    z = z.contiguous(memory_format=torch.channels_last) if half else z
     padding: Any = conv.padding
     return F.conv_transpose2d(z, weight, None, conv.stride, padding)
+
+
+def from_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | None = None) -> Tensor:
+    """The transposed convolution of a single pixel with kernel = stride, without its bias: a linear layer."""
+    dtype = working_dtype(z)
+    if made is None and _learns(conv, dtype):
+        z, level = _centred(z[:, : conv.in_channels], groups)
+        return from_row(z.flatten(1) @ as_row(conv.weight, conv.weight), conv.weight) + spread(level, conv.out_channels)
+    weight = (made or made_from(conv))(("row", dtype), lambda raw: _met(raw, conv, groups, dtype))
+    # Sliced and not padded: the rows of `z` then start where the hardware wants them, and the weight is not copied.
+    rows = z[:, : conv.in_channels].to(dtype).flatten(1) @ as_row(weight, weight)
+    return from_row(rows, weight)
+
+
+def squeeze_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = None) -> Tensor:
+    """The convolution of the whole map without its bias, with idle channels: a linear layer."""
+    dtype = working_dtype(z)
+    layout = torch.contiguous_format if conv.weight.is_contiguous() else torch.channels_last
+    weight = padded_weight(conv, groups, dtype, layout, made)
+    z = fit_channels(z.to(dtype), weight.shape[1])
+    return F.linear(as_row(z, weight), as_row(weight, weight))[..., None, None]
 
 
 def as_row(x: Tensor, like: Tensor) -> Tensor:
@@ -98,8 +129,9 @@ class _NormAct(nn.Module):
             norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
         )
         parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
-        pixels = u.shape[2] * u.shape[3]
-        if self.share_moments is None and pixels > 1 and suits(u, features, self.offset_groups):
+        # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
+        worth = u.shape[2] * u.shape[3] > 1 or not norm.training
+        if self.share_moments is None and worth and suits(u, features, self.offset_groups):
             z, offset = norm_act_kernels(u, None, *parameters, norm.num_batches_tracked, self.offset_groups, self.slope)
         else:
             if norm.training and norm.num_batches_tracked is not None:
@@ -162,15 +194,7 @@ class ConvTransposeNormAct2d(_NormAct):
     def forward(self, x: Lifted) -> Lifted:
         conv = self.conv
         pixel = x.map.shape[2] == x.map.shape[3] == 1 and conv.kernel_size == conv.stride and not any(conv.padding)
-        u = self._from_pixel(x.map) if pixel else transpose_padded(x.map, conv, self.offset_groups)
-        return self._finish(x, u)
-
-    def _from_pixel(self, z: Tensor) -> Tensor:
-        conv, dtype = self.conv, _working_dtype(z)
-        weight = _made(conv, ("row", dtype), lambda raw: _met(raw, conv, self.offset_groups).to(dtype))
-        # Sliced and not padded: the rows of `z` then start where the hardware wants them, and the weight is not copied.
-        rows = z[:, : conv.in_channels].to(dtype).flatten(1) @ as_row(weight, weight)
-        return from_row(rows, weight)
+        return self._finish(x, (from_pixel if pixel else transpose_padded)(x.map, conv, self.offset_groups))
 
 
 class SqueezeNormAct(_NormAct):
@@ -206,32 +230,38 @@ class SqueezeNormAct(_NormAct):
         self.share_moments = None
 
     def forward(self, x: Lifted) -> Lifted:
-        conv, z, dtype = self.conv, x.map, _working_dtype(x.map)
+        conv, z = self.conv, x.map
         if suits(z, conv.out_channels, self.offset_groups):
-            inputs, outputs = padded_width(conv.in_channels, dtype), padded_width(conv.out_channels, dtype)
-            layout = torch.contiguous_format if conv.weight.is_contiguous() else torch.channels_last
-            shape = (outputs, inputs, dtype, layout)
-            if isinstance(conv, Conv2d):
-                weight = conv.projection(shape, lambda raw: project_padded(raw, self.offset_groups, *shape))
-            else:
-                weight = fit_weight(conv.weight, *shape)
-            z = fit_channels(z.to(dtype), inputs)
-        else:
-            weight, z = applied_weight(conv), z[:, : conv.in_channels]
-        u = F.linear(as_row(z, weight), as_row(weight, weight))
-        return self._finish(x, u[..., None, None])
+            return self._finish(x, squeeze_padded(z, conv, self.offset_groups))
+        z = z[:, : conv.in_channels]
+        if _learns(conv, z.dtype):
+            z, level = _centred(z, self.offset_groups)
+            u = F.linear(as_row(z, conv.weight), as_row(conv.weight, conv.weight))[..., None, None]
+            return self._finish(x, u + spread(level, conv.out_channels))
+        weight = autocast_weight(conv)
+        return self._finish(x, F.linear(as_row(z, weight), as_row(weight, weight))[..., None, None])
 
 
-def _made(conv: nn.ConvTranspose2d, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """What is made from the weight; kept while it may be, where it has a constraint to meet."""
-    return conv.projection(kind, make) if isinstance(conv, ConvTranspose2d) else make(conv.weight)
+def _learns(conv: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether a layer of a whole map does better to centre the map than to project its weight, which is much larger.
+
+    `P(W) z = W (z - G φ(z)) + G φ(z)`, and the gradient of the weight comes out projected. Not so where the projected
+    weight is kept, nor in 16 bits, where the weight is rounded in any case, and projected in the same pass.
+    """
+    wanted = torch.is_grad_enabled() and isinstance(conv, Constrained) and conv.weight.requires_grad
+    return wanted and dtype not in (torch.bfloat16, torch.float16)
 
 
-def _met(weight: Tensor, conv: nn.ConvTranspose2d, groups: int) -> Tensor:
-    """The weight, projected if it is constrained."""
-    return project_transposed(weight, groups, conv.stride[0]) if isinstance(conv, ConvTranspose2d) else weight
+def _centred(z: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """`z - G φ(z)` and `φ(z)` (N, g, 1, 1)."""
+    level = group_pool(z, groups)
+    return add_offset(z, -level, groups), level
 
 
-def _working_dtype(z: Tensor) -> torch.dtype:
-    """The precision in which a map is convolved: that of autocast on a GPU, or its own."""
-    return torch.get_autocast_dtype("cuda") if z.is_cuda and torch.is_autocast_enabled("cuda") else z.dtype
+def _met(weight: Tensor, conv: nn.ConvTranspose2d, groups: int, dtype: torch.dtype) -> Tensor:
+    """The weight in the precision `dtype`, projected if it is constrained: on the CPU in one pass."""
+    if not isinstance(conv, ConvTranspose2d):
+        return weight.to(dtype)
+    if _native.suits_weight(weight, dtype):
+        return conv._project(weight, dtype)
+    return project_transposed(weight, groups, conv.stride[0]).to(dtype)

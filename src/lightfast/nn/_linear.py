@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups
+from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight
 
 __all__ = ["Linear"]
 
@@ -48,4 +48,4 @@ class Linear(Constrained, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         check_features(self.in_groups, input.shape[-1])
-        return F.linear(input, self.projected_weight(), self.bias)
+        return F.linear(input, autocast_weight(self), self.bias)

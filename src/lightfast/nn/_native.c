@@ -1,7 +1,10 @@
-/* The passes over the map of `norm_act`, for maps in float32 and in bfloat16. The formulas are in _norm_act.py. */
+/* Passes over maps and weights, in float32 and in bfloat16. The formulas are in _norm_act.py, _center_act.py,
+ * _projection.py, and in models/cerberus.py. */
 
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
 
 typedef unsigned short bfloat16;
 
@@ -83,6 +86,42 @@ static inline void shift_image(const float *restrict mean, const float *restrict
     }
 }
 
+/* The level of each group, the mean of its sums over its features and `positions`. */
+static inline void group_levels(const float *restrict sums, float *restrict level, long features, long groups,
+                                long positions) {
+    const long run = features / groups;
+    for (long g = 0; g < groups; g++) {
+        float total = 0;
+        for (long c = g * run; c < (g + 1) * run; c++) total += sums[c];
+        level[g] = total / (run * positions);
+    }
+}
+
+/* exp(x) for x <= 0, to 2 units in the last place: 2^k exp(r) with |r| <= log(2) / 2. It is here and not from the
+ * library so that the compiler makes vectors of it. */
+static inline float exponential(float x) {
+    const float bounded = x < -87 ? -87 : x, k = rintf(bounded * 1.44269504f);
+    const float r = bounded - k * 0.693359375f + k * 2.12194440e-4f;
+    float series = 1.9875691500e-4f;
+    series = series * r + 1.3981999507e-3f;
+    series = series * r + 8.3334519073e-3f;
+    series = series * r + 4.1665795894e-2f;
+    series = series * r + 1.6666665459e-1f;
+    series = series * r + 5.0000001201e-1f;
+    const both power = {.bits = (unsigned)((int)k + 127) << 23};
+    return (series * r * r + r + 1) * power.number;
+}
+
+/* Ask for huge pages for a large tensor before it is first written: otherwise a system that gives them on request alone
+ * takes a fault for each 4 KiB of it, which costs as much as the pass. */
+static inline void prefer_huge_pages(void *start, size_t bytes) {
+    const uintptr_t huge = 1 << 21, first = ((uintptr_t)start + huge - 1) & -huge;
+    const uintptr_t last = ((uintptr_t)start + bytes) & -huge;
+    if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
+}
+
+#define LANES 16
+#define MOST_COLUMNS 8192
 #define PARALLEL _Pragma("omp parallel for schedule(static) num_threads(threads)")
 /* Over images where they are enough for all threads, and within each where they are not. */
 #define OVER_IMAGES _Pragma("omp parallel for schedule(static) num_threads(threads) if (images >= threads)")
@@ -93,6 +132,7 @@ static inline void shift_image(const float *restrict mean, const float *restrict
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #include "_native_passes.h"
+#include "_native_halving.h"
 #undef MAP
 #undef NAME
 #undef LOAD
@@ -103,3 +143,35 @@ static inline void shift_image(const float *restrict mean, const float *restrict
 #define LOAD(x) from_bfloat16(x)
 #define STORE(x) to_bfloat16(x)
 #include "_native_passes.h"
+#include "_native_halving.h"
+#undef MAP
+#undef NAME
+#undef LOAD
+#undef STORE
+
+#define FROM float
+#define TO float
+#define NAME(pass) pass##_float_float
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#include "_native_projection.h"
+#undef TO
+#undef NAME
+#undef STORE
+
+#define TO bfloat16
+#define NAME(pass) pass##_float_bfloat16
+#define STORE(x) to_bfloat16(x)
+#include "_native_projection.h"
+#undef FROM
+#undef TO
+#undef NAME
+#undef LOAD
+#undef STORE
+
+#define FROM bfloat16
+#define TO float
+#define NAME(pass) pass##_bfloat16_float
+#define LOAD(x) from_bfloat16(x)
+#define STORE(x) (x)
+#include "_native_projection.h"

@@ -1,4 +1,4 @@
-"""The passes of `norm_act` over a map on the CPU, in C: built by the machine's compiler at first use, in a second.
+"""Passes over maps and weights on the CPU, in C: built by the machine's compiler at first use, in a second.
 
 Without a compiler, or with LIGHTFAST_NATIVE=0 in the environment, torch does the same in more passes.
 """
@@ -19,43 +19,74 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
+from torch.nn import Parameter
 
 __all__ = [
     "Constants",
     "apply",
     "backward_apply",
+    "backward_halve",
     "backward_moments",
     "constants",
     "fit",
+    "halve",
     "infer",
+    "is_last",
+    "join",
     "moments",
+    "observed",
+    "project_columns",
+    "project_rows",
     "suits",
+    "suits_weight",
 ]
 
 _SOURCE = Path(__file__).with_name("_native.c")
-_PASSES = Path(__file__).with_name("_native_passes.h")
+_PASSES = [Path(__file__).with_name(f"_native_{name}.h") for name in ("passes", "halving", "projection")]
 _FLAGS = ["-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-fopenmp"]
 _TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+_CONVERSIONS = [(torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)]
 _MOST_FEATURES = 8192  # Their coefficients lie on the stack.
 
 
 def suits(u: Tensor, *others: Tensor | None) -> bool:
-    """Whether the C passes can take maps like `u`: in float32 or bfloat16, in a row, on the CPU, and not compiled.
+    """Whether the C passes can take maps like `u`: in float32 or bfloat16, in a row, on the CPU, and unobserved.
 
     Other maps have to be like it in shape, type and memory format; :func:`fit` makes them so.
     """
-    if torch.compiler.is_compiling() or u.device.type != "cpu" or u.dtype not in _TYPES or u.dim() < 3:
+    if observed(u) or u.device.type != "cpu" or u.dtype not in _TYPES or u.dim() < 3:
         return False
-    if not (u.is_contiguous() or _is_last(u)) or u.numel() == 0 or u.shape[1] > _MOST_FEATURES:
+    if not (u.is_contiguous() or is_last(u)) or u.numel() == 0 or u.shape[1] > _MOST_FEATURES:
         return False
     return all(x is None or _alike(x, u) for x in others) and _library() is not None
+
+
+def suits_weight(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the C passes can project a weight from its precision to `dtype`: in a row on the CPU, and unobserved."""
+    if observed(weight) or weight.device.type != "cpu" or (weight.dtype, dtype) not in _CONVERSIONS:
+        return False
+    in_a_row = weight.is_contiguous() or is_last(weight)
+    return in_a_row and weight.numel() > 0 and _library() is not None
+
+
+def observed(x: Tensor) -> bool:
+    """Whether something wants to see each operation, as compilers, traces, transforms and subclasses of tensors do."""
+    return (
+        type(x) not in (Tensor, Parameter)
+        or torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or peek_interpreter_stack() is not None
+        or is_legacy_batchedtensor(x)
+    )
 
 
 def fit(x: Tensor, u: Tensor) -> Tensor:
     """`x` in the type and the memory format of `u`, which suits."""
     if x.shape != u.shape:
         raise ValueError(f"a map of shape {tuple(x.shape)} does not fit one of {tuple(u.shape)}")
-    return x.to(u.dtype).contiguous(memory_format=torch.channels_last if _is_last(u) else torch.contiguous_format)
+    return x.to(u.dtype).contiguous(memory_format=torch.channels_last if is_last(u) else torch.contiguous_format)
 
 
 def moments(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -140,6 +171,84 @@ def infer(u: Tensor, shortcut: Tensor | None, how: Constants, slope: float, grou
     return z, offset
 
 
+def halve(u: Tensor, groups: int, with_places: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`relu(max u - G φ(u))` with the maxima of 2x2 pixels, the level `φ(u)` (N, g), and the places of the maxima.
+
+    Places are bytes, from 0 to 3 in row-major order, and 4 where the ReLU is off.
+    """
+    images, features, height, width = u.shape
+    last = is_last(u)
+    layout = torch.channels_last if last else torch.contiguous_format
+    shape = (images, features, height // 2, width // 2)
+    z = torch.empty(shape, dtype=u.dtype, memory_format=layout)
+    places = torch.empty(shape, dtype=torch.uint8, memory_format=layout) if with_places else None
+    level = torch.empty(images, groups)
+    _run(_variant("halve", u.dtype, last), [u, z, places, level], groups, images, features, height, width)
+    return z, level, places
+
+
+def backward_halve(
+    dz: Tensor, places: Tensor, d_level: Tensor | None, shape: torch.Size, groups: int, last: bool
+) -> Tensor:
+    """The gradient of `u`, of this shape, channels-last or contiguous; `places` are from :func:`halve`."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    du = torch.empty(shape, dtype=dz.dtype, memory_format=layout)
+    d_level = None if d_level is None else d_level.float().contiguous()
+    tensors = [dz.contiguous(memory_format=layout), places, d_level, du]
+    _run(_variant("backward_halve", dz.dtype, last), tensors, groups, *shape)
+    return du
+
+
+def join(images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, H, W) less `o = -log mean exp(-x)`, each colour beside its mean: (N, 6, H, W), and `o` (N, 3)."""
+    count, colours, height, width = images.shape
+    last = is_last(images)
+    layout = torch.channels_last if last else torch.contiguous_format
+    joined = torch.empty(count, 2 * colours, height, width, dtype=dtype, memory_format=layout)
+    offset = torch.empty(count, colours)
+    _run(_variant("join", dtype, last), [images, joined, offset], count, height * width)
+    return joined, offset
+
+
+def project_rows(weight: Tensor, dtype: torch.dtype, share: float, groups: int, *sizes: int) -> Tensor:
+    """The projection of a weight that lies (outputs, pieces, groups, run), the `sizes` but for the groups.
+
+    An output's weights for its own group get the sum `share`, and those for another the sum 0.
+    """
+    projected = torch.empty_like(weight, dtype=dtype)
+    _run(f"project_rows_{_TYPES[weight.dtype]}_{_TYPES[dtype]}", [weight, projected], share, groups, *sizes)
+    return projected
+
+
+def project_columns(
+    weight: Tensor,
+    dtype: torch.dtype,
+    phase: Sequence[int],
+    shares: Sequence[float],
+    groups: int,
+    rows: int,
+    outputs: int,
+    features: int,
+    last: bool,
+) -> Tensor:
+    """The projection of a weight that lies (groups, rows, outputs, taps), or (groups, rows, taps, outputs) if `last`.
+
+    Taps of a phase (`phase` of each tap) get the sum of `shares` together, for an output's own group, which is that of
+    the output modulo `features`.
+    """
+    projected = torch.empty_like(weight, dtype=dtype)
+    counts = [float(phase.count(p)) for p in range(len(shares))]
+    tensors = [weight, projected, torch.tensor(phase, dtype=torch.int32), torch.tensor(shares), torch.tensor(counts)]
+    sizes = (groups, rows, outputs, len(phase), len(shares), features, int(last))
+    _run(f"project_columns_{_TYPES[weight.dtype]}_{_TYPES[dtype]}", tensors, *sizes)
+    return projected
+
+
+def is_last(u: Tensor) -> bool:
+    """Whether a map lies pixel by pixel; one that lies both ways counts as contiguous."""
+    return u.dim() == 4 and not u.is_contiguous() and u.is_contiguous(memory_format=torch.channels_last)
+
+
 def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
@@ -148,26 +257,27 @@ def _alike(x: Tensor, u: Tensor) -> bool:
     return x.shape == u.shape and x.dtype == u.dtype and x.stride() == u.stride() and x.device == u.device
 
 
-def _is_last(u: Tensor) -> bool:
-    """Whether a map lies pixel by pixel; one that lies both ways counts as contiguous."""
-    return u.dim() == 4 and not u.is_contiguous() and u.is_contiguous(memory_format=torch.channels_last)
+def _variant(name: str, dtype: torch.dtype, last: bool) -> str:
+    """The name of a pass for maps of this type and memory format."""
+    return f"{name}{'_last' if last else ''}_{_TYPES[dtype]}"
 
 
 def _call(
     name: str, u: Tensor, tensors: Sequence[Tensor | None], slope: float | None = None, groups: int | None = None
 ) -> None:
     """A pass over maps like `u`."""
+    images, features = u.shape[:2]
+    numbers = [number for number in (slope, groups) if number is not None]
+    sizes = (images, features, u.numel() // (images * features))
+    _run(_variant(name, u.dtype, is_last(u)), tensors, *numbers, *sizes)
+
+
+def _run(name: str, tensors: Sequence[Tensor | None], *numbers: float) -> None:
+    """A function of the library on these tensors and numbers: `float` or `long`, as Python has them."""
     library = _library()
     assert library is not None
-    images, features = u.shape[:2]
-    sizes = ([] if groups is None else [groups]) + [images, features, u.numel() // (images * features)]
-    function = getattr(library, f"{name}{'_last' if _is_last(u) else ''}_{_TYPES[u.dtype]}")
-    function(
-        *map(_pointer, tensors),
-        *([] if slope is None else [ctypes.c_float(slope)]),
-        *map(ctypes.c_long, sizes),
-        ctypes.c_int(torch.get_num_threads()),
-    )
+    converted = [ctypes.c_float(n) if isinstance(n, float) else ctypes.c_long(n) for n in numbers]
+    getattr(library, name)(*map(_pointer, tensors), *converted, ctypes.c_int(torch.get_num_threads()))
 
 
 @cache
@@ -184,7 +294,8 @@ def _library() -> ctypes.CDLL | None:
 
 def _built(compiler: str) -> Path:
     """The shared library for this source, these flags and this machine, from the cache or newly made."""
-    parts = [_SOURCE.read_text(), _PASSES.read_text(), *_FLAGS, platform.machine(), _processor(), torch.__version__]
+    sources = [path.read_text() for path in (_SOURCE, *_PASSES)]
+    parts = [*sources, *_FLAGS, platform.machine(), _processor(), torch.__version__]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightfast"
     library = folder / f"native-{key}.so"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,12 @@ from torch._C._functorch import peek_interpreter_stack
 
 from lightfast.nn._statistics import Statistics
 
-__all__ = ["norm_act_kernels", "padded_width", "project_padded", "suits"]
+__all__ = ["Folded", "Norm", "can_infer", "infer", "norm_act_kernels", "padded_width", "project_padded", "suits"]
 
-_ROWS, _TILE = 64, 4096
+_TILE = 4096
+_IMAGE = 32768  # The most numbers of an image, filled up to powers of two, that one program takes.
+_BELONGS = 65536  # The most pairs of channels and groups, likewise.
+_BYTES_A_THREAD = 128
 
 
 @cache
@@ -63,7 +66,64 @@ def norm_act_kernels(
     slope: float,
 ) -> tuple[Tensor, Tensor]:
     """As `norm_act`, for `u` with idle channels after its features; `tracked` counts batches."""
+    mean, var = statistics.running_mean, statistics.running_var
+    differentiable = any(x is not None and x.requires_grad for x in (u, shortcut, pre_bias, weight, bias))
+    for_use = not statistics.training and not (differentiable and torch.is_grad_enabled())
+    if for_use and mean is not None and var is not None and can_infer(len(weight), groups):
+        return infer(u, shortcut, pre_bias, Norm(weight, bias, mean, var, statistics.eps), groups, slope)
     return _NormActKernels.apply(u, shortcut, pre_bias, weight, bias, statistics, tracked, groups, slope)
+
+
+class Norm(NamedTuple):
+    """A batch norm with running statistics: `γ`, `β`, `μ` and `σ²` of each feature (C,), and `ε`."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    var: Tensor
+    eps: float
+
+
+class Folded(NamedTuple):
+    """A batch norm `a v + k` of which all or nothing is in the convolution's weight already; all (C,), float32 best.
+
+    The convolution gives `v / undo`, so that `a v = factor v / undo`.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    undo: Tensor
+    factor: Tensor
+
+
+def can_infer(features: int, groups: int) -> bool:
+    """Whether :func:`infer` can take maps of so many features: one program sees all of an image's group means."""
+    return _power_of_two(padded_width(features, torch.bfloat16)) * _power_of_two(groups) <= _BELONGS
+
+
+def infer(
+    u: Tensor, shortcut: Tensor | None, pre_bias: Tensor | None, how: Norm | Folded, groups: int, slope: float
+) -> tuple[Tensor, Tensor]:
+    """As `norm_act` with running statistics and without a gradient: a small map is read once, a large one twice.
+
+    Args:
+        u: (N, channels, H, W): the features, in `groups` equal contiguous runs, and idle channels after them.
+        shortcut: of the shape of `u`, or None.
+        pre_bias: what the convolution left out (C,); of the folded one, if it is folded.
+        how: the norm.
+        groups: g.
+        slope: 0 for ReLU, 1 for no activation.
+
+    Returns:
+        `z` like `u`, its idle channels zero, and the offset (N, g) to be added to the map's own.
+    """
+    u, shortcut = _in_rows(u, shortcut)
+    z = u.new_empty_strided(u.shape, u.stride())
+    offset = u.new_empty(u.shape[0], groups, dtype=torch.float32)
+    numbers = _power_of_two(u.shape[2] * u.shape[3]) * _power_of_two(u.shape[1])
+    by = _infer_at_once if numbers <= _IMAGE else _infer_in_passes
+    by(u, shortcut, pre_bias, how, slope, z, offset)
+    return z, offset
 
 
 def project_padded(
@@ -87,6 +147,14 @@ def _merges(x: Tensor) -> bool:
     return x.stride(2) == x.shape[3] * x.stride(3)
 
 
+def _in_rows(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Both as maps whose pixels have one stride."""
+    if shortcut is not None and shortcut.shape != u.shape:
+        raise ValueError(f"a shortcut of shape {tuple(shortcut.shape)} does not fit a map of {tuple(u.shape)}")
+    u = u if _merges(u) else u.contiguous()
+    return u, shortcut if shortcut is None or _merges(shortcut) else shortcut.contiguous()
+
+
 def _tile(x: Tensor, positions: int) -> tuple[int, int]:
     """(positions, channels) of a tile: wide in the direction in which the map lies in memory."""
     channels = min(64, _power_of_two(x.shape[1])) if x.stride(1) == 1 else 1
@@ -95,6 +163,81 @@ def _tile(x: Tensor, positions: int) -> tuple[int, int]:
 
 def _rows(images: int, block_s: int) -> int:
     return max(1, min(_power_of_two(images), 8192 // block_s, 128))
+
+
+def _warps(numbers: int, size: int) -> int:
+    """How many warps share the work on so many numbers of `size` bytes each."""
+    return min(16, max(4, numbers * size // (32 * _BYTES_A_THREAD)))
+
+
+def _of_norm(
+    how: Norm | Folded, pre_bias: Tensor | None, shortcut: Tensor | None, channels: int, groups: int
+) -> tuple[tuple[Tensor, ...], float, dict[str, Any]]:
+    """What both ways of inference hand to their kernels: pointers, `ε`, and constants."""
+    eps = how.eps if isinstance(how, Norm) else 0.0
+    constants = {
+        "FOLDED": isinstance(how, Folded),
+        "HAS_PRE_BIAS": pre_bias is not None,
+        "HAS_SHORTCUT": shortcut is not None,
+        "BLOCK_C": _power_of_two(channels),
+        "BLOCK_G": _power_of_two(groups),
+    }
+    return (how[0] if pre_bias is None else pre_bias, *how[:4]), eps, constants
+
+
+def _infer_at_once(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    how: Norm | Folded,
+    slope: float,
+    z: Tensor,
+    offset: Tensor,
+) -> None:
+    """One program an image."""
+    images, channels, positions = u.shape[0], u.shape[1], u.shape[2] * u.shape[3]
+    features, groups = len(how[0]), offset.shape[1]
+    pointers, eps, constants = _of_norm(how, pre_bias, shortcut, channels, groups)
+    s = u if shortcut is None else shortcut
+    (u_n, u_c, u_p), (s_n, s_c, s_p) = _strides(u), _strides(s)
+    block_p = _power_of_two(positions)
+    _kernels().infer_kernel[(images,)](
+        u, s, *pointers, z, offset, positions, features, features // groups, groups, slope, eps,
+        CHANNELS=channels, U_N=u_n, U_C=u_c, U_P=u_p, S_N=s_n, S_C=s_c, S_P=s_p, BLOCK_P=block_p, **constants,
+        num_warps=_warps(max(block_p, constants["BLOCK_G"]) * constants["BLOCK_C"], u.element_size()),
+    )  # fmt: skip
+
+
+def _infer_in_passes(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    how: Norm | Folded,
+    slope: float,
+    z: Tensor,
+    offset: Tensor,
+) -> None:
+    """A pass for the means, and one to apply what follows from them."""
+    kernels = _kernels()
+    images, channels, positions = u.shape[0], u.shape[1], u.shape[2] * u.shape[3]
+    features, groups = len(how[0]), offset.shape[1]
+    pointers, eps, constants = _of_norm(how, pre_bias, shortcut, channels, groups)
+    s = u if shortcut is None else shortcut
+    strides = (*_strides(u), *_strides(s))
+    block_p, block_c = _tile(u, positions)
+    tile = {"HAS_SHORTCUT": shortcut is not None, "BLOCK_P": block_p, "BLOCK_C": block_c}
+    mean, var, s_mean, shift = u.new_empty(4, images, features, dtype=torch.float32)
+    factor = u.new_empty(features, dtype=torch.float32)
+    kernels.moments_kernel[(images, -(-features // block_c))](
+        u, s, mean, var, s_mean, positions, features, *strides, **tile
+    )
+    kernels.infer_coefficients_kernel[(images,)](
+        mean, s_mean, *pointers, factor, shift, offset, features, features // groups, groups, eps, **constants,
+        num_warps=_warps(constants["BLOCK_G"] * constants["BLOCK_C"], mean.element_size()),
+    )  # fmt: skip
+    kernels.apply_kernel[(images, -(-channels // block_c), -(-positions // block_p))](
+        u, s, factor, shift, z, positions, features, channels, slope, *strides, **tile
+    )
 
 
 class _NormActKernels(torch.autograd.Function):
@@ -112,10 +255,7 @@ class _NormActKernels(torch.autograd.Function):
         slope: float,
     ) -> tuple[Tensor, Tensor]:
         kernels = _kernels()
-        if not _merges(u):
-            u = u.contiguous()
-        if shortcut is not None and (shortcut.shape != u.shape or not _merges(shortcut)):
-            raise ValueError(f"a shortcut of shape {tuple(shortcut.shape)} does not fit a map of {tuple(u.shape)}")
+        u, shortcut = _in_rows(u, shortcut)
         images, channels, positions = u.shape[0], u.shape[1], u.shape[2] * u.shape[3]
         features = weight.shape[0]
         training = statistics.training or statistics.running_mean is None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.functional import Constraint, add_offset, group_pool, project_weight, tap_phases
+from lightfast.functional import Constraint, add_offset, group_pool, tap_phases
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups
+from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight
 from lightfast.nn._padding import pad
+from lightfast.nn._projection import project
 
 __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -105,8 +107,8 @@ class _ConvTranspose(Constrained):
                 "offset: use padding_mode 'replicate' or 'mean', or kernel_size = stride without padding"
             )
 
-    def _project(self, weight: Tensor) -> Tensor:
-        return project_weight(
+    def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return project(
             weight,
             self.in_groups,
             self.out_groups,
@@ -115,6 +117,7 @@ class _ConvTranspose(Constrained):
             transposed=True,
             stride=self.stride,
             dilation=self.dilation,
+            dtype=dtype,
         )
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
@@ -138,7 +141,7 @@ class _ConvTranspose(Constrained):
 
     def _apply_weight(self, x: Tensor, padding: Any, output_padding: Any) -> Tensor:
         convolve = type(self)._convolve
-        weight, bias = self.projected_weight(), self.bias
+        weight, bias = autocast_weight(self), self.bias
         return convolve(x, weight, bias, self.stride, padding, output_padding, self.groups, self.dilation)
 
 

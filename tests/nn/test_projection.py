@@ -1,0 +1,182 @@
+"""The projection of a layer's weight in C: the same numbers as `project_weight`, with all its gradients."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import lightfast as lf
+from lightfast import Groups
+from lightfast.functional import project_weight
+from lightfast.nn import _native
+from lightfast.nn._projection import _Project, project
+
+needs_library = pytest.mark.skipif(
+    _native._library() is None, reason="there is no C compiler here, or it is switched off"
+)
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+TRANSPOSED = {"transposed": True}
+# Of each: the shape of the weight, and what the projection is told.
+WEIGHTS = {
+    "3x3": ((6, 9, 3, 3), {}),
+    "1x1": ((3, 6, 1, 1), {}),
+    "one feature a group": ((3, 3, 3, 3), {}),
+    "wide": ((99, 51, 4, 4), {}),
+    "phases": ((9, 6, 4, 4), TRANSPOSED | {"stride": (2, 2)}),
+    "phases of unequal size": ((9, 300, 3, 3), TRANSPOSED | {"stride": (2, 2)}),
+    "dilated phases": ((9, 6, 3, 3), TRANSPOSED | {"stride": (2, 2), "dilation": (3, 3)}),
+    "a phase a tap": ((9, 6, 4, 4), TRANSPOSED | {"stride": (4, 4)}),
+    "in several parts": ((1500, 213, 4, 4), TRANSPOSED | {"stride": (4, 4)}),
+    "phases in several parts": ((1500, 213, 4, 4), TRANSPOSED | {"stride": (2, 2)}),
+    "every tap": ((9, 6, 3, 3), TRANSPOSED | {"constraint": "tap"}),
+}
+
+
+def groups_of(weight, options):
+    first, second = (Groups.even(size, 3) for size in weight.shape[:2])
+    return (first, second) if options.get("transposed") else (second, first)
+
+
+@needs_library
+@pytest.mark.parametrize(("name", "layout"), list(itertools.product(WEIGHTS, LAYOUTS)))
+def test_it_is_what_torch_computes(name, layout):
+    shape, options = WEIGHTS[name]
+    weight = torch.randn(shape).contiguous(memory_format=layout).requires_grad_()
+    groups, given = groups_of(weight, options), torch.randn(shape)
+    found, wanted = project(weight, *groups, **options), project_weight(weight, *groups, **options)
+    assert isinstance(found.grad_fn, _Project._backward_cls) and found.stride() == weight.stride()
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+    gradients = [torch.autograd.grad(result, weight, given)[0] for result in (found, wanted)]
+    assert gradients[0].stride() == weight.stride()
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+
+
+@needs_library
+@pytest.mark.parametrize(("name", "layout"), list(itertools.product(WEIGHTS, LAYOUTS)))
+def test_it_rounds_as_it_projects(name, layout):
+    shape, options = WEIGHTS[name]
+    weight = torch.randn(shape).contiguous(memory_format=layout).requires_grad_()
+    groups, given = groups_of(weight, options), torch.randn(shape).bfloat16()
+    found = project(weight, *groups, **options, dtype=torch.bfloat16)
+    wanted = project_weight(weight, *groups, **options)
+    assert isinstance(found.grad_fn, _Project._backward_cls) and found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), wanted, atol=1e-6, rtol=2**-8)
+    gradients = [torch.autograd.grad(y, weight, given.to(y.dtype))[0] for y in (found, wanted)]
+    assert gradients[0].dtype == torch.float32
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+
+
+@needs_library
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("name", ["3x3", "phases"])
+def test_derivatives_of_every_kind(name):
+    shape, options = WEIGHTS[name]
+    weight = torch.randn(shape, requires_grad=True)
+    groups = groups_of(weight, options)
+    results = []
+    for function in (project, project_weight):
+        (first,) = torch.autograd.grad(function(weight, *groups, **options).pow(3).sum(), weight, create_graph=True)
+        second = torch.autograd.grad(first.square().sum(), weight)[0]
+        both = torch.stack([torch.ones(shape), torch.randn(shape, generator=torch.Generator().manual_seed(0))])
+        projected = function(weight, *groups, **options)
+        batched = torch.autograd.grad(projected, weight, both, is_grads_batched=True)[0]
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(weight.detach(), both[1])
+            tangent = torch.autograd.forward_ad.unpack_dual(function(dual, *groups, **options)).tangent
+        transformed = torch.func.grad(lambda w, function=function: function(w, *groups, **options).pow(3).sum())(
+            weight.detach()
+        )
+        results.append((first, second, batched, tangent, transformed))
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
+
+
+def test_in_float64_torch_has_all_derivatives():
+    weight = torch.randn(3, 6, 2, 2, dtype=torch.float64, requires_grad=True)
+    groups = groups_of(weight, {})
+    assert torch.autograd.gradcheck(lambda w: project(w, *groups), (weight,))
+    assert torch.autograd.gradgradcheck(lambda w: project(w, *groups).pow(3), (weight,))
+
+
+@needs_library
+def test_a_gradient_may_lie_otherwise():
+    weight = torch.randn(6, 9, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
+    groups, given = groups_of(weight, {}), torch.randn(9, 6, 3, 3).transpose(0, 1)
+    gradients = [
+        torch.autograd.grad(function(weight, *groups), weight, given)[0] for function in (project, project_weight)
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+
+
+@needs_library
+def test_the_gradient_that_comes_in_is_left_as_it_is():
+    weight, given = torch.randn(6, 9, 3, 3, requires_grad=True), torch.randn(6, 9, 3, 3)
+    before = given.clone()
+    project(weight, *groups_of(weight, {})).backward(given)
+    assert torch.equal(given, before)
+
+
+@pytest.mark.parametrize(
+    ("weight", "options"),
+    [
+        (torch.randn(6, 6, 3, 3).double(), {}),
+        (torch.randn(6, 6, 3, 3).bfloat16(), {}),
+        (torch.randn(6, 6, 3, 3).transpose(2, 3), {}),
+        (torch.randn(6, 6, 3, 3), {"constraint": "tap"}),
+        (torch.randn(6, 2, 3, 3), {"conv_groups": 3}),
+        (torch.randn(6, 6, 1, 200), {}),
+    ],
+    ids=["float64", "bfloat16", "turned", "every tap", "grouped", "many taps"],
+)
+def test_what_has_no_pass_goes_through_torch(weight, options):
+    groups = Groups.even(6, 3)
+    found = project(weight.requires_grad_(), groups, groups, **options)
+    assert not isinstance(found.grad_fn, _Project._backward_cls)
+    assert torch.equal(found, project_weight(weight, groups, groups, **options))
+
+
+@pytest.mark.parametrize("groups", [Groups.interleaved(6, 3), Groups([0, 0, 0, 1, 1, 2])])
+def test_so_do_other_assignments(groups):
+    weight = torch.randn(6, 6, 3, 3)
+    assert torch.equal(project(weight, groups, groups), project_weight(weight, groups, groups))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    "build", [lf.nn.Linear, lambda m, n: lf.nn.Conv2d(m, n, 3), lambda m, n: lf.nn.ConvTranspose2d(m, n, 4, 2)]
+)
+def test_layers_under_autocast(build, native, monkeypatch):
+    """The weight comes in the precision of autocast, in training and in use; `projected_weight` stays exact."""
+    if not native:
+        monkeypatch.setattr(_native, "_library", lambda: None)
+    layer = build(6, 9)
+    x = torch.randn(4, 6) if isinstance(layer, nn.Linear) else torch.randn(4, 6, 8, 8)
+    exact = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = layer(x)
+        assert layer.projected_weight().dtype == torch.float32
+    low.float().square().sum().backward()
+    assert low.dtype == torch.bfloat16 and layer.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(low.float(), exact, atol=0.1, rtol=0.05)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        kept = layer.eval()(x)
+        torch.testing.assert_close(kept, low)
+        nn.init.zeros_(layer.weight)
+        assert not torch.equal(layer(x), kept)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_and_traced():
+    layer, x = lf.nn.Conv2d(6, 9, 3), torch.randn(2, 6, 8, 8)
+    torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
+    traced = torch.jit.trace(layer, x)
+    nn.init.normal_(layer.weight)
+    torch.testing.assert_close(traced(x), layer(x))
+
+
+def test_what_is_made_under_autocast_is_not_rounded():
+    layer = lf.nn.Conv2d(6, 9, 3).eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        fused = lf.fuse(nn.Sequential(layer))
+    assert torch.equal(fused[0].weight, layer.projected_weight())
