@@ -289,6 +289,7 @@ def results_of(out: Path, scenes: LitScenes, classical: Mapping[str, Tensor]) ->
         "saturations": LIT_SATURATIONS,
         "train_seconds": round(sum(together.values()), 1),
         "runs": len(about),
+        "commands": sorted({run["provenance"]["command"] for run in about.values()}),
         "provenance": next(iter(about.values()))["provenance"] if about else provenance(),
         "methods": methods,
     }

@@ -1,0 +1,82 @@
+"""Settings of the illuminant networks, compared on held-out images of a training set.
+
+    python benchmarks/choose_illuminant.py DATA CONFIGURATIONS.json OUT.json --on new-camera --steps 1500
+
+CONFIGURATIONS.json has `{name: [network, {setting: value}]}`; all are trained side by side. Two ways to hold out:
+
+- `new-camera`: inside the training part of the first content-disjoint fold, scenes of held-out cameras that no other
+  camera showed in training, split by split.
+- `pooled`: every fourth image, at random, of those that are not in the first published fold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightfast.commands.options import choose_device
+from lightfast.data.nus import LitScenes, load_nus
+from lightfast.engine import Job, train_many
+from lightfast.metrics import recovery_error, reproduction_error, summary
+from lightfast.tasks.illuminant import IlluminantTask
+from lightfast.tasks.illuminant_evaluation import added_lights, estimates_under_light
+from lightfast.tasks.illuminant_plans import ILLUMINANT_PLANS, NETWORKS
+from lightfast.tasks.illuminant_protocols import held_out_scenes, splits_of
+
+
+def held_out(scenes: LitScenes, how: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Training and test images, as indices."""
+    if how == "pooled":
+        rest = torch.where(scenes.folds != 1)[0]
+        rest = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))]
+        yield rest[len(rest) // 4 :], rest[: len(rest) // 4]
+        return
+    allowed = held_out_scenes(scenes.shown, 3, 0) != 0
+    for split in splits_of(scenes, "new-camera"):
+        yield split.train[allowed[split.train]], split.test[allowed[split.test]]
+
+
+def main() -> None:
+    """Train every configuration on every split, and write down the errors over all held-out images."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("configurations", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--on", choices=("new-camera", "pooled"), default="new-camera")
+    parser.add_argument("--steps", type=int, default=1500)
+    given = parser.parse_args()
+    configurations: dict[str, tuple[str, dict[str, Any]]] = json.loads(given.configurations.read_text())
+    device, scenes = choose_device("auto"), load_nus(given.data)
+    parts, truth = list(held_out(scenes, given.on)), scenes.illuminants
+    scenes = scenes.to(device)
+    lights, found = added_lights(scenes)[:1], {name: [] for name in configurations}
+    for train, test in parts:
+        estimators, jobs = {}, []
+        for name, (network, values) in configurations.items():
+            kind, graph = NETWORKS[network], {"graph": device.type == "cuda"}
+            plan = ILLUMINANT_PLANS["best"].with_steps(given.steps).with_values(values | graph).plan_for(kind)
+            estimators[name] = estimator = plan.estimator(kind, 0)
+            augmentation = plan.augmentation_for(kind)
+            task = IlluminantTask(scenes, estimator.encoding, augmentation, plan.recovery, chosen=train)
+            jobs.append(Job(estimator.networks[0], task, plan.recipe, name=name))
+        train_many(jobs, progress=False)
+        for name, estimator in estimators.items():
+            found[name].append(estimates_under_light(estimator.to(device).eval(), scenes, test, lights)[0])
+    tested = truth[torch.cat([test for _, test in parts])]
+    records = {}
+    for name, estimates in found.items():
+        errors = {"reproduction": reproduction_error, "recovery": recovery_error}
+        measured = {kind: summary(error(torch.cat(estimates), tested)).as_dict() for kind, error in errors.items()}
+        records[name] = {"settings": configurations[name], "images": len(tested), "steps": given.steps, **measured}
+        print(f"{name:32s} {measured['recovery']['mean']:.3f} {measured['recovery']['median']:.3f}", flush=True)
+    given.out.write_text(json.dumps(records, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
