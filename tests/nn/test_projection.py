@@ -1,6 +1,7 @@
 """The projection of a layer's weight in C: the same numbers as `project_weight`, with all its gradients."""
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch import nn
 
 import lightfast as lf
 from lightfast import Groups
+from lightfast import nn as lfnn
 from lightfast.functional import project_weight
 from lightfast.nn import _native
+from lightfast.nn._lifted import ConvNormAct2d, Lifted
 from lightfast.nn._projection import _Project, project
 
 needs_library = pytest.mark.skipif(
@@ -180,3 +183,35 @@ def test_what_is_made_under_autocast_is_not_rounded():
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         fused = lf.fuse(nn.Sequential(layer))
     assert torch.equal(fused[0].weight, layer.projected_weight())
+
+
+@pytest.mark.parametrize("make", [lambda: lfnn.Conv2d(6, 9, 3), lambda: ConvNormAct2d(6, 9, 3)], ids=["layer", "unit"])
+def test_projected_weights_are_not_kept_for_the_backward_pass(make, monkeypatch):
+    """They are made again, so the gradients are those of the plain version."""
+    torch.manual_seed(0)
+    layer, x = make(), torch.randn(2, 6, 5, 5, requires_grad=True)
+    conv = getattr(layer, "conv", layer)
+    made = []
+    project = type(conv)._project
+    monkeypatch.setattr(
+        type(conv), "_project", lambda self, *given: made.append(weakref.ref(w := project(self, *given))) or w
+    )
+    result = layer(Lifted(x, None)).map if layer is not conv else layer(x)
+    if _native.suits_weight(conv.weight, torch.float32):
+        assert len(made) == 1 and made[0]() is None
+    found = torch.autograd.grad(result.square().sum(), [x, conv.weight])
+    monkeypatch.setattr(_native, "suits_weight", lambda *given: False)
+    result = layer(Lifted(x, None)).map if layer is not conv else layer(x)
+    for gradient, expected in zip(found, torch.autograd.grad(result.square().sum(), [x, conv.weight]), strict=True):
+        torch.testing.assert_close(gradient, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_weight_that_changed_before_the_backward_pass_is_refused():
+    layer = lfnn.Conv2d(6, 9, 3)
+    if not _native.suits_weight(layer.weight, torch.float32):
+        pytest.skip("there is no compiler for the passes in C")
+    loss = layer(torch.randn(2, 6, 5, 5, requires_grad=True)).sum()
+    with torch.no_grad():
+        layer.weight += 1
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()

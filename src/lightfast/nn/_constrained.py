@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
@@ -11,9 +12,10 @@ from torch._C._functorch import peek_interpreter_stack
 
 from lightfast.functional import Constraint, check_feasible
 from lightfast.groups import Groups, GroupSpec, resolve
+from lightfast.nn import _native
 from lightfast.nn._projection import project
 
-__all__ = ["Constrained", "InOutGroups", "Kept", "applied_weight", "autocast_weight", "may_be_kept"]
+__all__ = ["Constrained", "InOutGroups", "Kept", "applied_weight", "autocast_weight", "forgotten", "may_be_kept"]
 
 InOutGroups: TypeAlias = GroupSpec | tuple[GroupSpec, GroupSpec]
 """One specification for input and output alike, or (input, output)."""
@@ -134,6 +136,31 @@ def autocast_weight(layer: Any) -> Tensor:
         return applied_weight(layer)
     dtype = torch.get_autocast_dtype("cpu")
     return layer.projection(dtype, lambda raw: layer._project(raw, dtype))
+
+
+def forgotten(layer: Any, weight: Tensor) -> AbstractContextManager[Any]:
+    """Around the application of a layer's weight: autograd does not keep it for the backward pass, but projects again.
+
+    Projected weights are as large as the weights, which a network with small batches would notice; on the CPU the
+    second projection costs next to nothing.
+    """
+    raw, dtype = layer.weight, weight.dtype
+    if weight is raw or not weight.requires_grad or not _native.suits_weight(raw, dtype):
+        return nullcontext()
+    place, version = weight.data_ptr(), raw._version
+
+    def pack(kept: Tensor) -> Tensor | None:
+        return None if kept.data_ptr() == place else kept
+
+    def unpack(kept: Tensor | None) -> Tensor:
+        if kept is not None:
+            return kept
+        if raw._version != version:
+            raise RuntimeError("a weight that the backward pass needs was changed in place after the forward pass")
+        with torch.no_grad():
+            return layer._project(raw, dtype)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 def may_be_kept(weight: Tensor) -> bool:

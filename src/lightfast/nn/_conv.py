@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightfast.functional import Constraint, add_offset, group_pool
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight
+from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight, forgotten
 from lightfast.nn._norm_act_triton import project_padded, suits
 from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
 from lightfast.nn._projection import project
@@ -101,8 +101,9 @@ class _Conv(Constrained):
         return self._apply_weight(pad(input, amounts, self.padding_mode), 0)
 
     def _apply_weight(self, x: Tensor, padding: Any) -> Tensor:
-        convolve = type(self)._convolve
-        return convolve(x, autocast_weight(self), self.bias, self.stride, padding, self.dilation, self.groups)
+        convolve, weight = type(self)._convolve, autocast_weight(self)
+        with forgotten(self, weight):
+            return convolve(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv1d(_Conv, nn.Conv1d):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast.functional import add_offset, group_pool
-from lightfast.nn._constrained import Constrained, autocast_weight
+from lightfast.nn._constrained import Constrained, autocast_weight, forgotten
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
@@ -145,7 +145,9 @@ class ConvNormAct2d(nn.Module):
                 self.slope,
             )
         else:
-            u = F.conv2d(x.map, autocast_weight(conv), None, conv.stride, conv.padding)
+            weight = autocast_weight(conv)
+            with forgotten(conv, weight):
+                u = F.conv2d(x.map, weight, None, conv.stride, conv.padding)
             if norm.training and norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.add_(1)
             z, offset = norm_act(
