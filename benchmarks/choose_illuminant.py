@@ -60,6 +60,8 @@ def main() -> None:
         estimators, jobs = {}, []
         for name, (network, values) in configurations.items():
             kind, graph = NETWORKS[network], {"graph": device.type == "cuda"}
+            if kind.parts:
+                raise ValueError(f"{name}: compare the parts of {network}, {', '.join(kind.parts)}, one by one")
             plan = ILLUMINANT_PLANS["best"].with_steps(given.steps).with_values(values | graph).plan_for(kind)
             estimators[name] = estimator = plan.estimator(kind, 0)
             augmentation = plan.augmentation_for(kind)

@@ -152,6 +152,9 @@ def test_gradients_reach_the_image(scenes):
         ({"softness": 0.0}, "softness"),
         ({"colour": "srgb", "offset_groups": None}, "linear or log"),
         ({"network": "resnet"}, "resnet"),
+        ({"network": "resnet20"}, "for light"),
+        ({"options": {"dropout": 0.2}}, "by network"),
+        ({"options": {"cerberu": {"dropout": 0.2}}}, "by network"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments, message):

@@ -259,7 +259,7 @@ class _FusedUnit(_Folded):
     def __init__(self, unit: Any) -> None:
         super().__init__(unit.conv, unit.norm, lifted=True)
         self.slope, self.groups = unit.slope, unit.offset_groups
-        self._copies: dict[Hashable, Kept] = {}
+        self._copies: dict[tuple[torch.device, torch.dtype, Hashable], Kept] = {}
 
     def _split(self, scale: Tensor, shift: Tensor, belongs: Tensor, means: Tensor, level: Tensor) -> None:
         self.register_buffer("inward", torch.cat([level, means * self.factor[:, None] - level * (scale @ means)], 1))
@@ -319,20 +319,26 @@ class _FusedUnit(_Folded):
     def _kept(self, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
         """`make(weight)`, kept until the weight changes, and then made anew in the same place: CUDA graphs read it."""
         weight: Any = self.conv.weight
-        kind = weight.device, kind
-        before = self._copies.get(kind)
+        name = weight.device, weight.dtype, kind
+        before = self._copies.get(name)
         if before is not None and not weight.is_inference() and before.holds_for(weight):
-            return before.projections[kind]
+            return before.projections[name]
         if not may_be_kept(weight):
             return make(weight)
         with torch.inference_mode(False), torch.no_grad():
-            copy = make(weight) if before is None else before.projections[kind].copy_(make(weight))
-            self._copies[kind] = Kept(weight, weight._version, weight.detach(), {kind: copy})
+            copy = make(weight)
+            if copy.data_ptr() == weight.data_ptr():
+                return copy
+            copy = copy if before is None else before.projections[name].copy_(copy)
+            self._copies[name] = Kept(weight, weight._version, weight.detach(), {name: copy})
         return copy
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._copies.clear()
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)
+        weight: Any = self.conv.weight
+        here = weight.device, weight.dtype
+        self._copies = {kind: kept for kind, kept in self._copies.items() if kind[:2] == here}
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: everything but what can be made again."""

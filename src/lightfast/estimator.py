@@ -165,6 +165,13 @@ class Estimator(Pipeline):
             raise ValueError(f"an estimator has at least one member, not {members}")
         if offset_groups is not None and colour != "log":
             raise ValueError("an equivariant network follows light in log RGB: use colour='log'")
+        kinds = network.split("+")
+        for name in kinds:
+            if name not in models.ESTIMATORS:
+                raise ValueError(f"there is no network {name!r} for light; there are {', '.join(models.ESTIMATORS)}")
+        for name, values in (options or {}).items():
+            if name not in kinds or not isinstance(values, Mapping):
+                raise ValueError(f"options are by network, {{{kinds[0]!r}: {{...}}}}, but {name!r} has {values!r}")
         self.views = views
         self.config = {
             "network": network,
@@ -180,7 +187,7 @@ class Estimator(Pipeline):
         self.encoding = SceneEncoding(colour, size, softness)
         self.networks = nn.ModuleList(
             models.create(name, offset_groups=offset_groups, **self._network_options(name))
-            for name in network.split("+")
+            for name in kinds
             for _ in range(members)
         )
 

@@ -57,3 +57,5 @@ def test_every_parameter_learns():
 def test_what_cannot_be_meant_is_refused():
     with pytest.raises(ValueError, match="3 groups"):
         ColourStatistics(None)
+    with pytest.raises(ValueError, match="2 x 2"):
+        ColourStatistics()(torch.rand(1, 3, 1, 8))

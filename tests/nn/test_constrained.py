@@ -321,8 +321,19 @@ def test_fused_units_keep_what_is_made_of_their_weight():
     assert torch.equal(doubled(), 2 * unit.conv.weight) and doubled().data_ptr() == place
     assert not copy.deepcopy(unit)._copies and len(pickle.dumps(unit)) == len(pickle.dumps(copy.deepcopy(unit)))
     assert set(unit.state_dict()) == set(copy.deepcopy(unit).state_dict())
+    assert unit.to("cpu") is unit and doubled().data_ptr() == place, "a graph may still read it"
     assert doubled().dtype == torch.float32 and unit.double()._copies == {}
     assert torch.equal(doubled(), 2 * unit.conv.weight)
+
+
+def test_fused_units_do_not_write_to_a_weight_that_is_applied_as_it_is():
+    unit = lf.fuse(settled(lf.nn.ConvNormAct2d(3, 6, 3), lf.nn.Lift(3)(torch.randn(2, 3, 8, 8))))
+    first, other = unit.conv.weight, nn.Parameter(torch.randn_like(unit.conv.weight))
+    before = first.detach().clone()
+    for weight in (first, other, first):
+        unit.conv.weight = weight
+        assert torch.equal(unit._kept("as it is", lambda weight: weight), weight)
+    assert torch.equal(first, before)
 
 
 @needs_gpu

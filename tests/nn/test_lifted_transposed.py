@@ -141,3 +141,19 @@ def test_the_network_on_the_kernels_in_tritons_interpreter():
     command = [sys.executable, "-c", KERNEL_CHECK]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_training_in_evaluation_mode_is_seen(kind):
+    """Fused optimizers leave a weight's version as it is, so nothing may be kept once somebody trains."""
+    torch.manual_seed(0)
+    make, shape = UNITS[kind]
+    network, x = Alone(make()).eval(), torch.randn(shape)
+    with torch.no_grad():
+        network(x)
+    optimizer = torch.optim.Adam(network.parameters(), 0.1, fused=True)
+    network(x).square().sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        after = network(x)
+        torch.testing.assert_close(after, network.train().eval()(x))

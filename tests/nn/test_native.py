@@ -1,11 +1,14 @@
 """The C passes: the same numbers as torch's, and none of them missed where there is no compiler."""
 
+import copy
 import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from lightfast import models
+from lightfast import nn as lfnn
 from lightfast.nn import _native, _norm_act
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._statistics import Statistics
@@ -131,3 +134,50 @@ def test_without_a_compiler_torch_does_the_work(monkeypatch, tmp_path):
 def test_it_can_be_switched_off(monkeypatch):
     monkeypatch.setenv("LIGHTFAST_NATIVE", "0")
     assert _native._library.__wrapped__() is None
+
+
+@pytest.fixture(params=[torch.float64, torch.bfloat16], ids=str)
+def another_default(request):
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@needs_library
+def test_torchs_default_precision_does_not_matter(another_default, monkeypatch):
+    """Passes write where there is room for them, and the same numbers as torch."""
+    torch.manual_seed(0)
+    images = torch.randn(8, 3, 16, 16, dtype=torch.float32)
+    network = models.create("cerberus", size=16).float()
+    layer = lfnn.ConvTranspose2d(6, 9, 4, stride=2, dtype=torch.float32)
+
+    def results():
+        answer = network(images)
+        gradients = torch.autograd.grad(answer.square().sum(), list(network.parameters()))
+        with torch.no_grad():
+            return [answer, network(images), layer.projected_weight(), *gradients]
+
+    found = results()
+    monkeypatch.setattr(_native, "_library", lambda: None)
+    for ours, plain in zip(found, results(), strict=True):
+        torch.testing.assert_close(ours, plain, atol=2e-4, rtol=1e-3)
+
+
+@needs_library
+def test_torchs_default_device_does_not_matter():
+    network, images = models.create("cerberus", size=16), torch.randn(2, 3, 16, 16)
+    expected = network(images)
+    with torch.device("meta"):
+        torch.testing.assert_close(network(images), expected)
+
+
+# Torch's own forward derivatives are written in TorchScript.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forward_derivatives_see_every_operation():
+    network = models.create("cerberus", size=16).requires_grad_(False)
+    images, direction = torch.randn(2, 3, 16, 16), torch.randn(2, 3, 16, 16)
+    exact, step = copy.deepcopy(network).double(), 1e-6 * direction.double()
+    expected = (exact(images + step) - exact(images - step)) / 2e-6
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(network(forward_ad.make_dual(images, direction))).tangent
+    torch.testing.assert_close(tangent, expected.float(), atol=1e-4, rtol=1e-3)

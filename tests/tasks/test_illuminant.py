@@ -211,6 +211,10 @@ def test_networks_have_values_of_their_own_unless_they_are_given():
     assert given.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.7
     assert given.plan_for(NETWORKS["statistics"]).augmentation.mix == 0.3
     apart = dataclasses.replace(plan, own={"histogram": {"softness": 0.5}})
+    with pytest.raises(ValueError, match="no 'own'"):
+        plan.with_values({"own": {}})
+    with pytest.raises(ValueError, match="mapping"):
+        plan.with_values({"options": 3})
     with pytest.raises(ValueError, match="same size and softness"):
         apart.estimator(NETWORKS["general"], 0)
 

@@ -25,7 +25,8 @@ Data = Annotated[
     ),
 ]
 Network = Annotated[
-    str, typer.Option(help="original, wrapped, equivariant, local, histogram, statistics, general or joint.")
+    str,
+    typer.Option(help="original, wrapped, equivariant, local, local-wrapped, histogram, statistics, general or joint."),
 ]
 
 
@@ -40,8 +41,8 @@ def illuminant(
     networks: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: original, wrapped, equivariant, local, histogram, statistics, general, joint; "
-            "or all."
+            help="Comma-separated: original, wrapped, equivariant, local, local-wrapped, histogram, statistics, "
+            "general, joint; or all."
         ),
     ] = "original,wrapped,equivariant",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each network on each split.")] = 1,
@@ -103,7 +104,7 @@ def illuminant(
 def train_illuminant(
     data: Data = None,
     network: Network = "equivariant",
-    members: Annotated[int, typer.Option(min=1, help="How many networks answer together.")] = 1,
+    members: Annotated[int, typer.Option(min=1, help="How many networks of each kind answer together.")] = 1,
     out: options.Out = Path("runs/estimator"),
     name: Annotated[str, typer.Option(help="The name of the files in the folder.")] = "model",
     recipe: Annotated[str | None, typer.Option(help="best or demo.")] = None,
@@ -118,7 +119,10 @@ def train_illuminant(
 
     where = options.choose_device(device)
     plan = _plan(recipe, data, steps, settings, where)
-    (chosen,) = choose_networks(network)
+    names = choose_networks(network)
+    if len(names) != 1:
+        raise ValueError(f"{network!r} names {len(names)} kinds of network; train one at a time")
+    (chosen,) = names
     scenes = _scenes(data)
     details = {"data": scenes.name, "kind": chosen, "plan": plan.to_dict(), "provenance": provenance()}
     estimator = train_estimator(scenes, plan, chosen, members, where, parallel, details=details)

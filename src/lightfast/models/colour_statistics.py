@@ -33,7 +33,7 @@ class ColourStatistics(nn.Module):
         constrained: for the sake of other networks; there is nothing to constrain, as nothing but the mean colour
             answers to offsets.
 
-    Shapes: (N, 3, H, W) to (N, 3).
+    Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 2.
 
     >>> ColourStatistics()(torch.rand(2, 3, 64, 48)).shape
     torch.Size([2, 3])
@@ -58,6 +58,8 @@ class ColourStatistics(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         z, mean_colour = about_mean_colour(images)
         assert mean_colour is not None
+        if min(z.shape[2:]) < 2:
+            raise ValueError(f"neighbours are compared: images must have 2 x 2 pixels, but got {tuple(images.shape)}")
         found = colour_statistics(z).to(self.light.weight.dtype)
         return mean_colour + self.light(self.layers(self.norm(found))).to(mean_colour.dtype)
 

@@ -36,11 +36,11 @@ def center_act(u: Tensor, groups: int, slope: float = 0.0) -> tuple[Tensor, Tens
     >>> center_act(torch.tensor([[1.0, 3.0, 10.0, 20.0]]), groups=2)
     (tensor([[0., 1., 0., 5.]]), tensor([[ 2., 15.]]))
     """
-    if torch.compiler.is_compiling():
-        # A compiler differentiates and fuses the plain operations by itself.
+    if _native.observed(u):
+        # A compiler differentiates and fuses the plain operations by itself, and transforms know no others.
         return _forward(u, groups, slope)
     if not torch.is_grad_enabled() and _native.suits(u):
-        ones, zeros = torch.ones(u.shape[1]), torch.zeros(u.shape[1])
+        zeros, ones = _constants(u)
         how = _native.Constants(None, ones, ones, zeros, zeros, zeros)
         return _native.infer(u, None, how, slope, groups)
     return _CenterAct.apply(u, groups, slope)
@@ -77,6 +77,11 @@ def _forward(u: Tensor, groups: int, slope: float) -> tuple[Tensor, Tensor]:
     return _activated(u + over(shift, u).to(u.dtype), slope), level
 
 
+def _constants(u: Tensor) -> Tensor:
+    """0 and 1 for each feature, (2, C), as the passes in C take them."""
+    return torch.stack([u.new_zeros(u.shape[1], dtype=torch.float32), u.new_ones(u.shape[1], dtype=torch.float32)])
+
+
 def _means(x: Tensor) -> Tensor:
     """(N, C, *positions) to (N, C)."""
     exact = statistics_dtype(x)
@@ -107,7 +112,7 @@ class _CenterAct(torch.autograd.Function):
         native = _native.suits(z)
         if native:
             dz = _native.fit(dz, z)
-            mean = _native.backward_moments(dz, z, z, torch.zeros(z.shape[:2]), slope)[0]
+            mean = _native.backward_moments(dz, z, z, z.new_zeros(z.shape[:2], dtype=torch.float32), slope)[0]
         else:
             dz = dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
             mean = _means(dz)
@@ -116,7 +121,7 @@ class _CenterAct(torch.autograd.Function):
             added = added + d_level.to(added.dtype) / (z[0].numel() // groups)
         constant = spread(added, features)
         if native:
-            ones, zeros = torch.ones(features), torch.zeros(features)
+            zeros, ones = _constants(z)
             return _native.backward_apply(dz, z, z, ones, zeros, constant, constant, slope, False)[0], None, None
         return dz + over(constant, dz).to(dz.dtype), None, None
 
@@ -146,7 +151,7 @@ class _CenterReluHalve(torch.autograd.Function):
 def _spread_to_maxima(dz: Tensor, places: Tensor, d_level: Tensor | None, shape: torch.Size, groups: int) -> Tensor:
     """The gradient of `u`, in torch, from that of its maxima at their `places`, as `_native.halve` gives them."""
     _, features, height, width = shape
-    of_pixel = torch.arange(4).reshape(2, 2).repeat(height // 2, width // 2)
+    of_pixel = torch.arange(4, device=places.device).reshape(2, 2).repeat(height // 2, width // 2)
     four = [x.repeat_interleave(2, 2).repeat_interleave(2, 3) for x in (dz, places)]
     dq = F.pad(four[0] * (four[1] == of_pixel), (0, width % 2, 0, height % 2))
     added = -group_mean(_means(dq), groups)

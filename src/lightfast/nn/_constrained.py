@@ -85,9 +85,7 @@ class Constrained(nn.Module):
         if self.training or torch.compiler.is_compiling():
             return make(weight)
         if weight.requires_grad and torch.is_grad_enabled():
-            # Somebody trains in evaluation mode, and fused optimizers and CUDA graphs do not raise a weight's version:
-            # nothing is kept before the mode is set again.
-            self.__dict__.update(_kept=None, _keeps=False)
+            self.stop_keeping()
             return make(weight)
         if not self._keeps or not may_be_kept(weight):
             return make(weight)
@@ -100,6 +98,13 @@ class Constrained(nn.Module):
             with torch.inference_mode(False), torch.no_grad():
                 kept.projections[kind] = make(weight)
         return kept.projections[kind]
+
+    def stop_keeping(self) -> None:
+        """Keep nothing before the mode is set again: somebody trains in evaluation mode.
+
+        Fused optimizers and CUDA graphs do not raise a weight's version, so it would not be seen to change.
+        """
+        self.__dict__.update(_kept=None, _keeps=False)
 
     def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return project(weight, self.in_groups, self.out_groups, constraint=self.constraint, dtype=dtype)

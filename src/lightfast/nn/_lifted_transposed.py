@@ -242,14 +242,19 @@ class SqueezeNormAct(_NormAct):
         return self._finish(x, F.linear(as_row(z, weight), as_row(weight, weight))[..., None, None])
 
 
-def _learns(conv: nn.Module, dtype: torch.dtype) -> bool:
+def _learns(conv: Any, dtype: torch.dtype) -> bool:
     """Whether a layer of a whole map does better to centre the map than to project its weight, which is much larger.
 
     `P(W) z = W (z - G φ(z)) + G φ(z)`, and the gradient of the weight comes out projected. Not so where the projected
-    weight is kept, nor in 16 bits, where the weight is rounded in any case, and projected in the same pass.
+    weight is kept, nor in 16 bits, where the weight is rounded in any case, and projected in the same pass. Where it
+    is so the weight is about to change, and nothing that was made of it is kept.
     """
-    wanted = torch.is_grad_enabled() and isinstance(conv, Constrained) and conv.weight.requires_grad
-    return wanted and dtype not in (torch.bfloat16, torch.float16)
+    if not (torch.is_grad_enabled() and isinstance(conv, Constrained) and conv.weight.requires_grad):
+        return False
+    if dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu"):
+        return False
+    conv.stop_keeping()
+    return True
 
 
 def _centred(z: Tensor, groups: int) -> tuple[Tensor, Tensor]:

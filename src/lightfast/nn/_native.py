@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 __all__ = [
@@ -79,6 +80,7 @@ def observed(x: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or peek_interpreter_stack() is not None
         or is_legacy_batchedtensor(x)
+        or (forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None)
     )
 
 
@@ -180,9 +182,9 @@ def halve(u: Tensor, groups: int, with_places: bool) -> tuple[Tensor, Tensor, Te
     last = is_last(u)
     layout = torch.channels_last if last else torch.contiguous_format
     shape = (images, features, height // 2, width // 2)
-    z = torch.empty(shape, dtype=u.dtype, memory_format=layout)
-    places = torch.empty(shape, dtype=torch.uint8, memory_format=layout) if with_places else None
-    level = torch.empty(images, groups)
+    z = _empty(shape, u.dtype, layout)
+    places = _empty(shape, torch.uint8, layout) if with_places else None
+    level = _empty((images, groups))
     _run(_variant("halve", u.dtype, last), [u, z, places, level], groups, images, features, height, width)
     return z, level, places
 
@@ -192,7 +194,7 @@ def backward_halve(
 ) -> Tensor:
     """The gradient of `u`, of this shape, channels-last or contiguous; `places` are from :func:`halve`."""
     layout = torch.channels_last if last else torch.contiguous_format
-    du = torch.empty(shape, dtype=dz.dtype, memory_format=layout)
+    du = _empty(shape, dz.dtype, layout)
     d_level = None if d_level is None else d_level.float().contiguous()
     tensors = [dz.contiguous(memory_format=layout), places, d_level, du]
     _run(_variant("backward_halve", dz.dtype, last), tensors, groups, *shape)
@@ -204,8 +206,8 @@ def join(images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     count, colours, height, width = images.shape
     last = is_last(images)
     layout = torch.channels_last if last else torch.contiguous_format
-    joined = torch.empty(count, 2 * colours, height, width, dtype=dtype, memory_format=layout)
-    offset = torch.empty(count, colours)
+    joined = _empty((count, 2 * colours, height, width), dtype, layout)
+    offset = _empty((count, colours))
     _run(_variant("join", dtype, last), [images, joined, offset], count, height * width)
     return joined, offset
 
@@ -238,10 +240,19 @@ def project_columns(
     """
     projected = torch.empty_like(weight, dtype=dtype)
     counts = [float(phase.count(p)) for p in range(len(shares))]
-    tensors = [weight, projected, torch.tensor(phase, dtype=torch.int32), torch.tensor(shares), torch.tensor(counts)]
+    phases = torch.tensor(phase, dtype=torch.int32, device="cpu")
+    numbers = torch.tensor([shares, counts], dtype=torch.float32, device="cpu")
+    tensors = [weight, projected, phases, *numbers]
     sizes = (groups, rows, outputs, len(phase), len(shares), features, int(last))
     _run(f"project_columns_{_TYPES[weight.dtype]}_{_TYPES[dtype]}", tensors, *sizes)
     return projected
+
+
+def _empty(
+    shape: Sequence[int], dtype: torch.dtype = torch.float32, layout: torch.memory_format = torch.contiguous_format
+) -> Tensor:
+    """Room for what a pass writes, whatever torch's default precision and device are."""
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu", memory_format=layout)
 
 
 def is_last(u: Tensor) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
+from lightfast.nn._native import observed
 from lightfast.nn._statistics import Statistics
 
 __all__ = ["Folded", "Norm", "can_infer", "infer", "norm_act_kernels", "padded_width", "project_padded", "suits"]
@@ -37,9 +37,7 @@ def suits(x: Tensor, features: int, groups: int) -> bool:
 
     A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
     """
-    if not x.is_cuda or torch.compiler.is_compiling() or not _available():
-        return False
-    if peek_interpreter_stack() is not None:
+    if not x.is_cuda or not _available() or observed(x):
         return False
     known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return known and x.dim() == 4 and features // groups <= 2048

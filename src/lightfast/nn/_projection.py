@@ -97,7 +97,7 @@ def project(
     """
     dtype = weight.dtype if dtype is None else dtype
     what = _Constraint(in_groups, out_groups, conv_groups, constraint, transposed, stride, dilation)
-    known = what.has_passes and weight.dtype == torch.float32 and weight[0, 0].numel() <= _MOST_TAPS
+    known = what.has_passes and weight.dtype == torch.float32 and weight.shape[2:].numel() <= _MOST_TAPS
     if known and _native.suits_weight(weight, dtype):
         return _Project.apply(weight, what, dtype, True)
     return what.project(weight).to(dtype)

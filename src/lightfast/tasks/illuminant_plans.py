@@ -154,7 +154,7 @@ class IlluminantPlan:
         >>> ILLUMINANT_PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
         0.2
         """
-        plan = with_values(self, values, ("recipe", "augmentation"))
+        plan = with_values(self, values, ("recipe", "augmentation"), fixed=("own",))
         own = {
             kind: {name: value for name, value in those.items() if name not in values}
             for kind, those in plan.own.items()

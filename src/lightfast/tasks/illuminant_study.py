@@ -110,14 +110,14 @@ class IlluminantStudy:
         train_many(jobs, progress=self.progress)
         seconds = time.monotonic() - start
         lights, made = added_lights(scenes), provenance()
-        for run, estimator in zip(runs, estimators, strict=True):
+        for run, estimator, job in zip(runs, estimators, jobs, strict=True):
             test = splits[run.split].test
             estimates = estimates_under_light(estimator.to(self.device).eval(), scenes, test, lights)
             about = {
                 "parameters": sum(parameter.numel() for parameter in estimator.parameters()),
                 "train_seconds": round(seconds, 1),
                 "trained_together": len(runs),
-                "steps": jobs[0].recipe.steps,
+                "steps": job.recipe.steps,
                 "provenance": made,
             }
             _save_estimates(self._path(run), estimates, test, about)

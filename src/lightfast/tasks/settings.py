@@ -43,7 +43,8 @@ def _fields(of: Any) -> set[str]:
 
 def _replaced(whole: Any, name: str, value: Any) -> Any:
     before = getattr(whole, name)
-    for kind, wanted in ((bool, "True or False"), (int | float, "a number"), (str, "a text")):
+    kinds = ((bool, "True or False"), (int | float, "a number"), (str, "a text"), (Mapping, "a mapping"))
+    for kind, wanted in kinds:
         # What was nothing may become anything, and anything may become nothing.
         if isinstance(before, kind) and value is not None and not _fits(value, kind):
             raise ValueError(f"{name} is {wanted}, such as {before!r}, not {value!r}")
