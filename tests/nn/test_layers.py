@@ -142,6 +142,10 @@ def test_it_can_be_copied_and_pickled(case):
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_it_compiles_whole_forward_and_backward(case, backend):
+    if case.name == "AvgPool1d" and backend == "inductor":
+        pytest.xfail(
+            "inductor of torch 2.13 doubles the gradient of a window that ceil_mode cuts, in torch's own layer"
+        )
     torch._dynamo.reset()
     layer = randomised(case.build(INTERLEAVED))
     eager = copy.deepcopy(layer)
