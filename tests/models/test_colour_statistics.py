@@ -59,3 +59,17 @@ def test_what_cannot_be_meant_is_refused():
         ColourStatistics(None)
     with pytest.raises(ValueError, match="2 x 2"):
         ColourStatistics()(torch.rand(1, 3, 1, 8))
+
+
+def test_statistics_that_no_training_image_had_are_bounded():
+    """Far from what it knows, the network answers as at the border of it."""
+    network = _network()
+    with torch.no_grad():
+        x = torch.randn(1, 3, 16, 16)
+        far, farther = (network(about_mean_colour(scale * x).map) for scale in (40.0, 80.0))
+        assert (about_mean_colour(80 * x).map - about_mean_colour(40 * x).map).abs().max() > 10
+        relative = [
+            answer - about_mean_colour(about_mean_colour(scale * x).map).offset
+            for answer, scale in ((far, 40.0), (farther, 80.0))
+        ]
+        torch.testing.assert_close(relative[0], relative[1], atol=0.5, rtol=0)

@@ -21,10 +21,14 @@ _POWERS = (2, 4, 8, 16)
 _EDGE_POWERS = (1, 2, 6)
 _BRIGHTNESS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 1.0)
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_MOST_DEVIATIONS = 3.0
 
 
 class ColourStatistics(nn.Module):
-    """Two hidden layers on :func:`colour_statistics`.
+    """Two hidden layers on :func:`colour_statistics`, each in deviations from its mean, and no more than 3 of them.
+
+    What no training image had, another camera's images may have: the bound keeps the network from going on in a
+    straight line there.
 
     Args:
         offset_groups: 3; statistics of colours have no conventional twin.
@@ -46,7 +50,7 @@ class ColourStatistics(nn.Module):
         if offset_groups != 3:
             raise ValueError(f"statistics of colours have 3 groups, not {offset_groups}")
         features = colour_statistics(torch.zeros(1, 3, 16, 16)).shape[1]
-        self.norm = nn.BatchNorm1d(features)
+        self.norm = nn.BatchNorm1d(features, affine=False)
         self.layers = nn.Sequential(
             nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout),
@@ -61,7 +65,8 @@ class ColourStatistics(nn.Module):
         if min(z.shape[2:]) < 2:
             raise ValueError(f"neighbours are compared: images must have 2 x 2 pixels, but got {tuple(images.shape)}")
         found = colour_statistics(z).to(self.light.weight.dtype)
-        return mean_colour + self.light(self.layers(self.norm(found))).to(mean_colour.dtype)
+        known = self.norm(found).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        return mean_colour + self.light(self.layers(known)).to(mean_colour.dtype)
 
 
 def colour_statistics(z: Tensor) -> Tensor:
