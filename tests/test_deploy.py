@@ -22,7 +22,7 @@ def settled(model: nn.Module, x: torch.Tensor) -> nn.Module:
     for _ in range(3):
         model(x)
     for layer in model.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.affine:
             layer.weight.data.mul_(0.5 + torch.rand_like(layer.weight))
             layer.bias.data.add_(0.1 * torch.randn_like(layer.bias))
     return model.eval()

@@ -24,7 +24,7 @@ from lightfast.tasks.illuminant_study import (
     train_estimator,
 )
 
-EVERYTHING = SceneAugmentation(smallest_part=0.3, exposure=1.0, sensor=0.1, mix=0.5, erase=0.5)
+EVERYTHING = SceneAugmentation(smallest_part=0.3, exposure=1.0, black=0.02, sensor=0.1, mix=0.5, erase=0.5)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,7 +94,7 @@ def test_white_stays_white_through_augmentation():
     """A white wall under any light is a balanced image in which nothing may be left to find."""
     scenes = draw_scenes(scenes=6, cameras=1)
     wall = dataclasses.replace(scenes, images=scenes.illuminants[:, :, None, None].expand(-1, -1, 32, 48) * 0.3)
-    task = IlluminantTask(wall, SceneEncoding(size=16), dataclasses.replace(EVERYTHING, exposure=0.0))
+    task = IlluminantTask(wall, SceneEncoding(size=16), dataclasses.replace(EVERYTHING, exposure=0.0, black=0.0))
     encoded, offset, _ = task.batch(torch.arange(6), torch.Generator().manual_seed(0))
     light = F.normalize((-(encoded.mean((2, 3)) + offset)).exp())
     torch.testing.assert_close(light, torch.full((6, 3), 3**-0.5), atol=1e-4, rtol=0)
@@ -183,6 +183,19 @@ def test_an_estimator_of_several_members_is_trained(scenes):
     assert estimator.config["members"] == 2 and estimator.config["data"] == "drawn" and not estimator.training
     first, second = (network.state_dict() for network in estimator.networks)
     assert any(not torch.equal(first[key], second[key]) for key in first)
+
+
+def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):
+    encoding, generator = SceneEncoding("linear", size=16), torch.Generator().manual_seed(0)
+    plain = SceneAugmentation(smallest_part=1.0, mirror=False, turn=False)
+    indices = torch.arange(54)
+    seen = [
+        IlluminantTask(scenes, encoding, how).batch(indices, generator)[0]
+        for how in (plain, dataclasses.replace(plain, black=0.02))
+    ]
+    moved = (seen[1] - seen[0]).mean((2, 3)) / seen[0].mean((2, 3))
+    assert (seen[1] >= 0).all() and 0.005 < moved.std() < 0.04
+    assert (moved[:, 0] - moved[:, 1]).std() > 0.005
 
 
 def test_parts_are_trained_alone_and_answer_together(tmp_path, scenes):

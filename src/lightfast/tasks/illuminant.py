@@ -27,6 +27,7 @@ class SceneAugmentation:
         mirror: flip left to right at random.
         turn: flip upside down and transpose at random, too.
         exposure: stops by which an image is overexposed at most, and clipped.
+        black: standard deviation of an error of the black level of each channel, as a share of the channel's mean.
         sensor: standard deviation of the entries beside the diagonal of a random 3x3 matrix that mixes the channels
             of the balanced image, and leaves white as it is: as seen by a camera with other filters.
         mix: probability of pasting a rectangle of another balanced image of the batch.
@@ -38,6 +39,7 @@ class SceneAugmentation:
     mirror: bool = True
     turn: bool = True
     exposure: float = 0.0
+    black: float = 0.0
     sensor: float = 0.0
     mix: float = 0.0
     erase: float = 0.0
@@ -89,6 +91,8 @@ class IlluminantTask:
         if how.exposure:
             images = (images * 2 ** (how.exposure * (2 * exposed - 1).clamp(min=0))).clamp(max=1)
         images = self._crop(images, box) / lights[:, :, None, None]
+        if how.black:
+            images = _with_other_black(images, how.black, generator)
         if how.sensor:
             images = _through_sensors(images, how.sensor, generator)
         if how.mix:
@@ -145,6 +149,12 @@ def _gap(a: Tensor, b: Tensor) -> Tensor:
 
 def _degrees(gap: Tensor) -> Tensor:
     return torch.rad2deg(2 * torch.asin((gap.detach() / math.sqrt(2)).clamp(max=1)))
+
+
+def _with_other_black(images: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+    """Images whose black level is off by about `spread` times each channel's mean; no light is less than none."""
+    error = spread * torch.randn((*images.shape[:2], 1, 1), generator=generator, device=generator.device).to(images)
+    return (images + error * images.mean((2, 3), keepdim=True)).clamp(min=0)
 
 
 def _through_sensors(balanced: Tensor, spread: float, generator: torch.Generator) -> Tensor:

@@ -193,6 +193,7 @@ ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {
                 "statistics": {
                     "turn": True,
                     "smallest_part": 0.05,
+                    "black": 0.02,
                     "mix": 0.3,
                     "dropout": 0.3,
                     "options": {"colour-statistics": {"hidden": 256}},
