@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export.graph_signature import OutputKind
 
-from lightfast.certify import _interpreted, _is_pure, export, trace
 from lightfast.functional import add_offset, center, group_pool
 from lightfast.groups import Groups
 from lightfast.response import Lost, Response, Space
+from lightfast.tracing import export, interpreted, is_pure, trace
 
 GROUPS = Groups([0, 1, 2, 0, 2, 2])
 SHAPE = (2, 6, 4, 4)
@@ -217,8 +217,8 @@ def _derive(program: nn.Module) -> list[list[Response | Lost]]:
     args = (torch.zeros(SHAPE, dtype=torch.float64),)
     found = [trace(program, args, {}, GROUPS)]
     exported = export(program, args, {})
-    if _is_pure(exported):
-        found.append(_interpreted(exported, GROUPS, 1, Space(2, 3)))
+    if is_pure(exported):
+        found.append(interpreted(exported, GROUPS, 1, Space(2, 3)))
     return [[v for spec, v, _ in traced.results() if spec.kind == OutputKind.USER_OUTPUT] for traced in found]
 
 

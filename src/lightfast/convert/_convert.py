@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, fx, nn
 
-from lightfast.certify import Certificate, certify, quiet, two_images
+from lightfast.certify import Certificate, certify
 from lightfast.convert._graph import operation, plain_graph, propagate
 from lightfast.convert._layers import LINEAR
 from lightfast.convert._layout import Layout
@@ -20,6 +20,7 @@ from lightfast.convert._widths import change_widths
 from lightfast.functional import Scope
 from lightfast.groups import GroupSpec, resolve
 from lightfast.response import Space
+from lightfast.tracing import quiet, two_images
 
 __all__ = ["convert"]
 

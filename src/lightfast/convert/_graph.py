@@ -16,7 +16,7 @@ from torch.export import Dim
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
-from lightfast.certify import export, quiet, two_images
+from lightfast.tracing import export, quiet, two_images
 
 __all__ = ["operation", "plain_graph", "propagate", "stack_of"]
 
