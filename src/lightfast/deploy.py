@@ -18,7 +18,7 @@ from lightfast.groups import GroupSpec, resolve
 from lightfast.nn import _native
 from lightfast.nn._constrained import Kept, applied_weight, may_be_kept
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
-from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels
+from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels, moved
 from lightfast.nn._lifted_transposed import (
     ConvTransposeNormAct2d,
     SqueezeNormAct,
@@ -272,15 +272,15 @@ class _FusedUnit(_Folded):
         self.register_buffer("none", torch.zeros_like(self.mean_shift))
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        z, added, offset = x.map, None if shortcut is None else shortcut.map, x.offset
+        z, added = x.map, None if shortcut is None else shortcut.map
+        conv: Any = self.conv
         inferred = self._infer(z, added)
         if inferred is None:
-            conv: Any = self.conv
             v = _convolved(conv, _without_idle(z, conv.in_channels))
             added = None if added is None else _without_idle(added, conv.out_channels)
             inferred = self._infer_natively(v, added) or self._infer_plainly(v, added)
-        z, change = inferred
-        return Lifted(z, None if offset is None else offset + change)
+        z, offset = inferred
+        return moved(x, offset, z, conv.out_channels)
 
     def _infer(self, z: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """By the kernels, from the map before the convolution; None where they do not suit."""

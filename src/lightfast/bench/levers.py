@@ -54,9 +54,8 @@ LEVERS: dict[str, tuple[Lever, ...]] = {
     ),
     "cuda": (
         Lever("kernels in Triton", {(_lifted, "suits"): lambda *arguments: False}),
-        Lever("idle channels", {(_lifted, "padded_width"): lambda features, dtype: features}),
+        Lever("idle channels", {(_lifted, "padded_width"): lambda features, place: features}),
         Lever("CUDA graph", graph=False),
-        _KEPT,
     ),
 }
 """For each kind of device."""

@@ -18,9 +18,12 @@ from torch.nn import functional as F
 from lightfast import nn as lfnn
 from lightfast.models.mean_colour import about_mean_colour
 from lightfast.nn import _native
-from lightfast.nn._center_act import center_act, center_relu_halve
+from lightfast.nn._center_act import center_act, center_relu_halve, convolve
+from lightfast.nn._center_act_triton import Features, join, suits_centring, suits_joining
 from lightfast.nn._constrained import autocast_weight
-from lightfast.nn._lifted import Lifted
+from lightfast.nn._lifted import Lifted, made_from, working_dtype
+from lightfast.nn._norm_act_triton import padded_width
+from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
 
 __all__ = ["Cerberus", "LocalCerberus"]
 
@@ -87,13 +90,13 @@ class Cerberus(nn.Module):
             raise ValueError(f"expected images of {self.size} x {self.size} pixels, but got {tuple(images.shape)}")
         x = _join(images, self.offset_groups)
         for stage in self.stages:
-            x = _rectified_half(_convolve(stage, x), self.offset_groups)
-        x = _rectified(_convolve(self.squeeze, x), self.offset_groups)
+            x = _rectified_half(stage, x, self.offset_groups)
+        x = _rectified(self.squeeze, x, self.offset_groups, cut=True)
         x = Lifted(self.dropout(x.map.flatten(1)), x.offset)
-        x = _rectified(_apply(self.first, x), self.offset_groups)
-        x = _apply(self.second, Lifted(self.dropout(x.map), x.offset))
+        x = _rectified_rows(self.first, x, self.offset_groups)
         # An equivariant layer's outputs are runs of a colour; estimates are triples of colours.
-        given = x.map.unflatten(1, (-1, 3) if self.offset_groups is None else (3, -1))
+        given = _last_rows(self.second, self.dropout(x.map), self.offset_groups)
+        given = given.unflatten(1, (-1, 3) if self.offset_groups is None else (3, -1))
         given = given if self.offset_groups is None else given.transpose(1, 2)
         given = F.relu(given) if self.rectify else given
         given = given if x.offset is None else given + x.offset[:, None]
@@ -155,12 +158,11 @@ class LocalCerberus(nn.Module):
         for stage in stages:
             x = stage.halved(x)
         x = self.mix(Lifted(self.dropout(x.map), x.offset))
-        # In 16 bits on a GPU the map may have idle channels.
-        x = Lifted(self.dropout(x.map[:, : self.light.in_channels]), x.offset)
+        z = self.dropout(x.map)
         # The map of a lifted value does not answer to offsets, so any function of it is fit for a confidence, or to be
         # added to the mean colour: what the layers took out of the map on the way need not come back.
-        weights = self.confidence(x.map).flatten(2).softmax(2)
-        light = (_convolve(self.light, x).map.flatten(2) * weights).sum(2)
+        weights = _convolved(self.confidence, z, self.offset_groups).flatten(2).softmax(2)
+        light = (_convolved(self.light, z, self.offset_groups).flatten(2) * weights).sum(2)
         return light if mean_colour is None else light + mean_colour
 
 
@@ -176,11 +178,11 @@ class _Unit(nn.Module):
         self.groups, self.conv = groups, _conv(groups, inputs, outputs, 3, constrained)
 
     def forward(self, x: Lifted) -> Lifted:
-        return _rectified(_convolve(self.conv, x), self.groups)
+        return _rectified(self.conv, x, self.groups)
 
     def halved(self, x: Lifted) -> Lifted:
         """With 2x2 max pooling after it."""
-        return _rectified_half(_convolve(self.conv, x), self.groups)
+        return _rectified_half(self.conv, x, self.groups)
 
 
 class _NormalisedUnit(nn.Module):
@@ -229,9 +231,11 @@ def _join(images: Tensor, groups: int | None) -> Lifted:
     """Each pixel joined with the average over the image: six channels, red and its average, green and its, blue."""
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
+    if groups is not None and suits_joining(images):
+        return Lifted(*join(images, working_dtype(images)))
     if groups is not None and _has_pass(images):
         return Lifted(*_native.join(images, _convolved_dtype(images)))
-    images, offset = Lifted(images, None) if groups is None else about_mean_colour(images)
+    images, offset, _ = Lifted(images, None) if groups is None else about_mean_colour(images)
     last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     average = images.mean((2, 3), keepdim=True).expand_as(images)
     joined = torch.stack([images, average], 2).flatten(1, 2)
@@ -250,29 +254,62 @@ def _convolved_dtype(images: Tensor) -> torch.dtype:
     return dtype if torch.is_autocast_enabled("cpu") and dtype == torch.bfloat16 else images.dtype
 
 
-def _convolve(layer: Any, x: Lifted) -> Lifted:
+def _convolved(layer: Any, z: Tensor, groups: int | None) -> Tensor:
     """A same-padded convolution. Outside a lifted map lies the offset: zero padding of what is left of it."""
-    return Lifted(F.conv2d(x.map, autocast_weight(layer), layer.bias, padding=layer.padding), x.offset)
+    if groups is None:
+        return F.conv2d(z, layer.weight, layer.bias, padding=layer.padding)
+    u, bias = convolve(z, layer, groups)
+    return u if bias is None else u[:, : layer.out_channels] + bias[:, None, None]
 
 
-def _apply(layer: Any, x: Lifted) -> Lifted:
-    return Lifted(F.linear(x.map, autocast_weight(layer), layer.bias), x.offset)
+def _rectified(layer: Any, x: Lifted, groups: int | None, cut: bool = False) -> Lifted:
+    """Convolution and ReLU; of a lifted map `max(x, G φ(x))`, which is `relu(z - G φ(z))` above the offset `o + φ(z)`.
+
+    With `cut`, without the idle channels that the map has on a GPU.
+    """
+    if groups is None:
+        return Lifted(F.relu(_convolved(layer, x.map, None)), None)
+    u, bias = convolve(x.map, layer, groups)
+    return Lifted(*center_act(u, groups, bias=bias, offset=x.offset, cut=cut))
 
 
-def _rectified(x: Lifted, groups: int | None) -> Lifted:
-    """ReLU; of a lifted map `max(x, G φ(x))`, which is `relu(z - G φ(z))` above the offset `o + φ(z)`."""
-    if groups is None or x.offset is None:
-        return Lifted(F.relu(x.map), None)
-    z, level = center_act(x.map, groups)
-    return Lifted(z, x.offset + level)
+def _rectified_half(layer: Any, x: Lifted, groups: int | None) -> Lifted:
+    """Convolution, ReLU and 2x2 max pooling."""
+    if groups is None:
+        return _halve(_rectified(layer, x, None))
+    u, bias = convolve(x.map, layer, groups)
+    return Lifted(*center_relu_halve(u, groups, bias, x.offset))
 
 
-def _rectified_half(x: Lifted, groups: int | None) -> Lifted:
-    """ReLU and 2x2 max pooling."""
-    if groups is None or x.offset is None:
-        return _halve(_rectified(x, groups))
-    z, level = center_relu_halve(x.map, groups)
-    return Lifted(z, x.offset + level)
+def _rectified_rows(layer: Any, x: Lifted, groups: int | None) -> Lifted:
+    """Linear layer and ReLU."""
+    if groups is None:
+        return Lifted(F.relu(F.linear(x.map, layer.weight, layer.bias)), None)
+    dtype = working_dtype(x.map)
+    known = suits_weight(layer.weight, dtype)
+    if known and suits_centring(x.map[..., None, None], Features(layer.out_features, groups)):
+        u = F.linear(x.map, _padded_weight(layer, groups, x.map, padded_width(layer.out_features, x.map)))
+        return Lifted(*center_act(u, groups, bias=layer.bias, offset=x.offset))
+    return Lifted(*center_act(F.linear(x.map, autocast_weight(layer), layer.bias), groups, offset=x.offset))
+
+
+def _last_rows(layer: Any, rows: Tensor, groups: int | None) -> Tensor:
+    """Linear layer, from rows that may have idle features."""
+    if groups is None or rows.shape[1] == layer.in_features:
+        return F.linear(rows, autocast_weight(layer), layer.bias)
+    return F.linear(rows, _padded_weight(layer, groups, rows, layer.out_features), layer.bias)
+
+
+def _padded_weight(layer: Any, groups: int, rows: Tensor, outputs: int) -> Tensor:
+    """The weight, projected if it is constrained, for rows that may have idle features, and for so many outputs."""
+    channels, how = (outputs, rows.shape[1]), (working_dtype(rows), torch.contiguous_format)
+
+    def make(raw: Tensor) -> Tensor:
+        if isinstance(layer, lfnn.Linear):
+            return project_padded(raw, groups, *channels, *how)
+        return fit_padded(raw, channels, *how)
+
+    return made_from(layer)((channels, how), make)
 
 
 def _halve(x: Lifted) -> Lifted:

@@ -70,7 +70,7 @@ class ChromaHistogram(nn.Module):
         nn.init.normal_(self.place.weight, std=0.01)
 
     def forward(self, images: Tensor) -> Tensor:
-        z, mean_colour = about_mean_colour(images)
+        z, mean_colour, _ = about_mean_colour(images)
         assert mean_colour is not None
         x = self._maps(z)
         seen = []

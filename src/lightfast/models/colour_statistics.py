@@ -60,7 +60,7 @@ class ColourStatistics(nn.Module):
         nn.init.zeros_(self.light.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        z, mean_colour = about_mean_colour(images)
+        z, mean_colour, _ = about_mean_colour(images)
         assert mean_colour is not None
         if min(z.shape[2:]) < 2:
             raise ValueError(f"neighbours are compared: images must have 2 x 2 pixels, but got {tuple(images.shape)}")

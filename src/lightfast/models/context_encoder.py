@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast import nn as lfnn
-from lightfast.nn._constrained import applied_weight
-from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, lower
+from lightfast.nn._center_act import center_act, convolve
+from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, lower
 from lightfast.nn._lifted_transposed import (
     ConvTransposeNormAct2d,
     SqueezeNormAct,
@@ -26,8 +26,7 @@ from lightfast.nn._lifted_transposed import (
     from_row,
     transpose_padded,
 )
-from lightfast.nn._norm_act import group_mean, over, spread
-from lightfast.nn._norm_act_triton import padded_width
+from lightfast.nn._norm_act import over
 
 __all__ = ["ContextDiscriminator", "ContextEncoder"]
 
@@ -258,19 +257,9 @@ class _LiftedFirst(nn.Module):
         self.groups, self.carry = groups, carry
 
     def forward(self, x: Lifted) -> Lifted:
-        conv, bias = self.conv, self.conv.bias
-        assert bias is not None
-        half = x.map.is_cuda and torch.is_autocast_enabled("cuda")
-        idle = padded_width(conv.out_channels, torch.get_autocast_dtype("cuda")) - conv.out_channels if half else 0
-        weight = applied_weight(conv)
-        weight = F.pad(weight, (0, 0, 0, 0, 0, 0, 0, idle)) if idle else weight
-        z = x.map.contiguous(memory_format=torch.channels_last) if half else x.map
-        u = F.conv2d(z, weight, None, conv.stride, conv.padding)
-        means = u[:, : conv.out_channels].mean((2, 3), dtype=torch.promote_types(u.dtype, torch.float32)) + bias
-        level = group_mean(means, self.groups)
-        shift = fit_channels((bias - spread(level, conv.out_channels))[..., None, None], u.shape[1]).to(u.dtype)
-        z = F.leaky_relu(u + shift, _SLOPE)
-        return Lifted(z, x.offset + level if self.carry and x.offset is not None else None)
+        u, bias = convolve(x.map, self.conv, self.groups)
+        z, offset = center_act(u, self.groups, _SLOPE, bias, x.offset if self.carry else None)
+        return Lifted(z, offset if self.carry and x.offset is not None else None)
 
 
 class _LiftedLast(nn.Module):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lightfast.functional import Constraint, add_offset, group_pool
 from lightfast.groups import check_features
 from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight, forgotten
-from lightfast.nn._norm_act_triton import project_padded, suits
 from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
 from lightfast.nn._projection import project
 
@@ -78,11 +77,6 @@ class _Conv(Constrained):
         return any(self._reversed_padding_repeated_twice)
 
     def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        shared = self.in_groups.count if self.in_groups.is_even and self.out_groups.is_even else 0
-        plain = self.groups == 1 and self.constraint == "sum"
-        if shared and plain and suits(weight, max(weight.shape[:2]), shared):
-            shape = weight.shape[0], weight.shape[1]
-            return project_padded(weight, shared, *shape, dtype or weight.dtype, torch.contiguous_format)
         return project(
             weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint, dtype=dtype
         )

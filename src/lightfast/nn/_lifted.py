@@ -21,7 +21,8 @@ from lightfast.nn._constrained import Constrained, autocast_weight, forgotten
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
-from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, project_padded, suits
+from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
+from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
 from lightfast.nn._statistics import Statistics
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "Made",
     "convolve_padded",
     "fit_channels",
+    "fit_weight",
     "lower",
     "made_from",
+    "moved",
     "padded_weight",
     "working_dtype",
 ]
@@ -44,12 +47,13 @@ Made: TypeAlias = Callable[[Hashable, Callable[[Tensor], Tensor]], Tensor]
 class Lifted(NamedTuple):
     """An equivariant map `x = z + G o`: `z` (N, m, *positions) does not answer to offsets, `o` (N, g) takes them all.
 
-    `o` is None where nobody will ask for it: in a network whose output is invariant. `z` may have idle channels after
-    its features, all zero, which the hardware is faster with.
+    `o` is None where nobody will ask for it: in a network whose output is invariant. After its first `features`
+    channels, if that is not None, `z` has idle ones, all zero, which the hardware is faster with.
     """
 
     map: Tensor
     offset: Tensor | None
+    features: int | None = None
 
 
 class Lift(nn.Module):
@@ -77,7 +81,7 @@ def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
     """
     if x.offset is None:
         raise ValueError("this lifted map was made without its offset: build the network with keep_offset=True")
-    return add_offset(x.map, x.offset, offset_groups)
+    return add_offset(x.map[:, : x.features], x.offset, offset_groups)
 
 
 class ConvNormAct2d(nn.Module):
@@ -153,7 +157,13 @@ class ConvNormAct2d(nn.Module):
             z, offset = norm_act(
                 u, added, conv.bias, norm.weight, norm.bias, statistics, self.offset_groups, self.slope
             )
-        return Lifted(z, None if x.offset is None else x.offset + offset)
+        return moved(x, offset, z, conv.out_channels)
+
+
+def moved(x: Lifted, offset: Tensor, z: Tensor, features: int) -> Lifted:
+    """The map that a unit makes of `x`: `z` with so many features, and perhaps idle channels; the offset is added."""
+    idle = z.shape[1] > features
+    return Lifted(z, None if x.offset is None else x.offset + offset, features if idle else None)
 
 
 def working_dtype(z: Tensor) -> torch.dtype:
@@ -162,7 +172,7 @@ def working_dtype(z: Tensor) -> torch.dtype:
 
 
 def convolve_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = None) -> Tensor:
-    """The convolution of a map without its bias, with idle channels, which 16-bit hardware is faster with.
+    """The convolution of a map without its bias, with idle channels, which a GPU is faster with.
 
     16-bit maps lie channels-last, others as `z` does. `made` keeps the weight that is applied, if it is not as
     :func:`made_from` has it.
@@ -180,10 +190,15 @@ def padded_weight(
     conv: nn.Conv2d, groups: int, dtype: torch.dtype, layout: torch.memory_format, made: Made | None = None
 ) -> Tensor:
     """The weight that a convolution applies to maps with idle channels, projected if it is constrained."""
-    shape = (padded_width(conv.out_channels, dtype), padded_width(conv.in_channels, dtype), dtype, layout)
+    outputs, inputs = (padded_width(features, conv.weight) for features in (conv.out_channels, conv.in_channels))
+    shape = (outputs, inputs, dtype, layout)
 
     def make(raw: Tensor) -> Tensor:
-        return project_padded(raw, groups, *shape) if isinstance(conv, Conv2d) else fit_weight(raw, *shape)
+        if not isinstance(conv, Conv2d):
+            return fit_weight(raw, *shape)
+        if suits_weight(raw, dtype):
+            return project_padded(raw, groups, *shape)
+        return fit_weight(conv._project(raw), *shape)
 
     return (made or made_from(conv))(shape, make)
 
@@ -194,11 +209,14 @@ def made_from(conv: Any) -> Made:
 
 
 def fit_weight(
-    weight: Tensor, outputs: int, inputs: int, dtype: torch.dtype, memory_format: torch.memory_format
+    weight: Tensor, first: int, second: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
-    """The weight (n, m, k, k) with idle outputs and inputs, which are zero: (outputs, inputs, k, k)."""
-    idle = (0, 0, 0, 0, 0, inputs - weight.shape[1], 0, outputs - weight.shape[0])
-    return F.pad(weight.to(dtype), idle).contiguous(memory_format=memory_format)
+    """The weight (a, b, k, k) with idle channels, which are zero: (first, second, k, k); itself if it is that."""
+    if suits_weight(weight, dtype):
+        return fit_padded(weight, (first, second), dtype, memory_format)
+    idle = (0, 0, 0, 0, 0, second - weight.shape[1], 0, first - weight.shape[0])
+    weight = weight.to(dtype)
+    return (F.pad(weight, idle) if any(idle) else weight).contiguous(memory_format=memory_format)
 
 
 def fit_channels(z: Tensor, channels: int) -> Tensor:

@@ -18,10 +18,20 @@ from lightfast.functional import add_offset, group_pool
 from lightfast.nn import _native
 from lightfast.nn._constrained import Constrained, autocast_weight
 from lightfast.nn._conv import Conv2d
-from lightfast.nn._lifted import Lifted, Made, fit_channels, made_from, padded_weight, working_dtype
+from lightfast.nn._lifted import (
+    Lifted,
+    Made,
+    fit_channels,
+    fit_weight,
+    made_from,
+    moved,
+    padded_weight,
+    working_dtype,
+)
 from lightfast.nn._norm import BatchNorm2d
-from lightfast.nn._norm_act import norm_act, spread
+from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
+from lightfast.nn._projection_triton import layout_of, project_padded, suits_weight
 from lightfast.nn._statistics import Statistics
 from lightfast.nn._transposed import ConvTranspose2d
 
@@ -58,18 +68,16 @@ def project_transposed(weight: Tensor, groups: int, stride: int) -> Tensor:
 
 
 def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | None = None) -> Tensor:
-    """The transposed convolution of a map without its bias; in 16 bits on a GPU with idle channels, channels-last."""
+    """The transposed convolution of a map without its bias; on a GPU with idle channels, in 16 bits channels-last."""
     dtype = working_dtype(z)
     half = dtype in (torch.bfloat16, torch.float16)
-    inputs = padded_width(conv.in_channels, dtype)
+    inputs = padded_width(conv.in_channels, z)
     # A map of 3 colours is the end: nothing follows that would want more.
-    outputs = padded_width(conv.out_channels, dtype) if conv.out_channels > 3 else conv.out_channels
+    outputs = padded_width(conv.out_channels, z) if conv.out_channels > 3 else conv.out_channels
 
     def make(raw: Tensor) -> Tensor:
-        weight = _met(raw, conv, groups, dtype)
-        idle = (0, 0, 0, 0, 0, outputs - conv.out_channels, 0, inputs - conv.in_channels)
-        weight = F.pad(weight, idle) if any(idle) else weight
-        return weight.contiguous(memory_format=torch.channels_last) if half else weight
+        layout = torch.channels_last if half else layout_of(raw)
+        return _met(raw, conv, groups, (inputs, outputs), dtype, layout)
 
     weight = (made or made_from(conv))((inputs, outputs, dtype), make)
     z = fit_channels(z.to(dtype), inputs)
@@ -79,15 +87,28 @@ def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Mad
 
 
 def from_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | None = None) -> Tensor:
-    """The transposed convolution of a single pixel with kernel = stride, without its bias: a linear layer."""
+    """The transposed convolution of a single pixel with kernel = stride, without its bias: a linear layer.
+
+    On a GPU with idle channels.
+    """
     dtype = working_dtype(z)
-    if made is None and _learns(conv, dtype):
-        z, level = _centred(z[:, : conv.in_channels], groups)
-        return from_row(z.flatten(1) @ as_row(conv.weight, conv.weight), conv.weight) + spread(level, conv.out_channels)
-    weight = (made or made_from(conv))(("row", dtype), lambda raw: _met(raw, conv, groups, dtype))
-    # Sliced and not padded: the rows of `z` then start where the hardware wants them, and the weight is not copied.
-    rows = z[:, : conv.in_channels].to(dtype).flatten(1) @ as_row(weight, weight)
-    return from_row(rows, weight)
+    channels = padded_width(conv.in_channels, z), padded_width(conv.out_channels, z)
+
+    def make(raw: Tensor) -> Tensor:
+        return _met(raw, conv, groups, channels, dtype, layout_of(raw))
+
+    weight = (made or made_from(conv))(("row", channels, dtype), make)
+    return from_row(fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight), weight)
+
+
+def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tuple[Tensor, Tensor]:
+    """As :func:`from_pixel`, less the level `φ(z)` (N, g), which is given beside it: `W (z - G φ(z))`."""
+    dtype = working_dtype(z)
+    channels = padded_width(conv.in_channels, z), padded_width(conv.out_channels, z)
+    z, level = _centred(z[:, : conv.in_channels], groups)
+    weight = fit_weight(conv.weight, *channels, dtype, layout_of(conv.weight))
+    rows = fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight)
+    return from_row(rows, weight), level
 
 
 def squeeze_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = None) -> Tensor:
@@ -145,7 +166,7 @@ class _NormAct(nn.Module):
                 self.slope,
             )
             z = fit_channels(z.to(u.dtype), u.shape[1])
-        return Lifted(z, None if x.offset is None else x.offset + offset)
+        return moved(x, offset, z, features)
 
 
 class ConvTransposeNormAct2d(_NormAct):
@@ -194,6 +215,8 @@ class ConvTransposeNormAct2d(_NormAct):
     def forward(self, x: Lifted) -> Lifted:
         conv = self.conv
         pixel = x.map.shape[2] == x.map.shape[3] == 1 and conv.kernel_size == conv.stride and not any(conv.padding)
+        if pixel and _centres(conv, x.map):
+            return self._finish(*_less_level(x, *from_centred_pixel(x.map, conv, self.offset_groups)))
         return self._finish(x, (from_pixel if pixel else transpose_padded)(x.map, conv, self.offset_groups))
 
 
@@ -234,39 +257,57 @@ class SqueezeNormAct(_NormAct):
         if suits(z, conv.out_channels, self.offset_groups):
             return self._finish(x, squeeze_padded(z, conv, self.offset_groups))
         z = z[:, : conv.in_channels]
-        if _learns(conv, z.dtype):
+        if _centres(conv, z):
             z, level = _centred(z, self.offset_groups)
             u = F.linear(as_row(z, conv.weight), as_row(conv.weight, conv.weight))[..., None, None]
-            return self._finish(x, u + spread(level, conv.out_channels))
+            return self._finish(*_less_level(x, u, level))
         weight = autocast_weight(conv)
         return self._finish(x, F.linear(as_row(z, weight), as_row(weight, weight))[..., None, None])
 
 
-def _learns(conv: Any, dtype: torch.dtype) -> bool:
+def _centres(conv: Any, z: Tensor) -> bool:
     """Whether a layer of a whole map does better to centre the map than to project its weight, which is much larger.
 
     `P(W) z = W (z - G φ(z)) + G φ(z)`, and the gradient of the weight comes out projected. Not so where the projected
-    weight is kept, nor in 16 bits, where the weight is rounded in any case, and projected in the same pass. Where it
-    is so the weight is about to change, and nothing that was made of it is kept.
+    weight is kept, which it is neither in training nor in a CUDA graph; nor on the CPU in 16 bits, where the weight is
+    rounded in any case, and projected in the same pass.
     """
-    if not (torch.is_grad_enabled() and isinstance(conv, Constrained) and conv.weight.requires_grad):
+    if not isinstance(conv, Constrained):
         return False
-    if dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu"):
+    if not (torch.is_grad_enabled() and conv.weight.requires_grad):
+        return z.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
+    if not z.is_cuda and (z.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")):
         return False
+    # The weight is about to change.
     conv.stop_keeping()
     return True
 
 
 def _centred(z: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """`z - G φ(z)` and `φ(z)` (N, g, 1, 1)."""
+    """`z - G φ(z)` and `φ(z)` (N, g)."""
     level = group_pool(z, groups)
-    return add_offset(z, -level, groups), level
+    return add_offset(z, -level, groups), level.flatten(1)
 
 
-def _met(weight: Tensor, conv: nn.ConvTranspose2d, groups: int, dtype: torch.dtype) -> Tensor:
-    """The weight in the precision `dtype`, projected if it is constrained: on the CPU in one pass."""
-    if not isinstance(conv, ConvTranspose2d):
-        return weight.to(dtype)
-    if _native.suits_weight(weight, dtype):
-        return conv._project(weight, dtype)
-    return project_transposed(weight, groups, conv.stride[0]).to(dtype)
+def _less_level(x: Lifted, u: Tensor, level: Tensor) -> tuple[Lifted, Tensor]:
+    """The same as `x` and `u + G level` to what centres `u`: the level then matters to the offset alone."""
+    return Lifted(x.map, None if x.offset is None else x.offset + level), u
+
+
+def _met(
+    weight: Tensor,
+    conv: nn.ConvTranspose2d,
+    groups: int,
+    channels: tuple[int, int],
+    dtype: torch.dtype,
+    layout: torch.memory_format,
+) -> Tensor:
+    """The weight (m, n, k, k) with idle channels, (*channels, k, k), projected if it is constrained: in one pass."""
+    if isinstance(conv, ConvTranspose2d):
+        stride = conv.stride[0]
+        if suits_weight(weight, dtype):
+            inputs, outputs = channels
+            return project_padded(weight, groups, outputs, inputs, dtype, layout, transposed=True, stride=stride)
+        natively = _native.suits_weight(weight, dtype)
+        weight = conv._project(weight, dtype) if natively else project_transposed(weight, groups, stride)
+    return fit_weight(weight, *channels, dtype, layout)

@@ -1,4 +1,4 @@
-"""`norm_act` and the projection of weights on a GPU, by the Triton kernels."""
+"""`norm_act` on a GPU, by the Triton kernels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from torch import Tensor
 from lightfast.nn._native import observed
 from lightfast.nn._statistics import Statistics
 
-__all__ = ["Folded", "Norm", "can_infer", "infer", "norm_act_kernels", "padded_width", "project_padded", "suits"]
+__all__ = ["Folded", "Norm", "can_infer", "infer", "norm_act_kernels", "padded_width", "suits"]
 
-_TILE = 4096
+_TILE = 4096  # Numbers of a map in a tile of the pass that applies, half as many on the way back, which reads three.
+_STRIP = 8192  # And of those that add up,
+_PROGRAMS = 256  # of which there should be as many programs.
+_BLOCK = 8192  # Numbers in a tile of what is between the passes.
 _IMAGE = 32768  # The most numbers of an image, filled up to powers of two, that one program takes.
 _BELONGS = 65536  # The most pairs of channels and groups, likewise.
 _BYTES_A_THREAD = 128
@@ -22,7 +25,7 @@ _BYTES_A_THREAD = 128
 
 @cache
 def _kernels() -> Any:
-    from lightfast.nn import _kernels as kernels
+    from lightfast.nn import _norm_act_kernels as kernels
 
     return kernels
 
@@ -43,13 +46,13 @@ def suits(x: Tensor, features: int, groups: int) -> bool:
     return known and x.dim() == 4 and features // groups <= 2048
 
 
-def padded_width(features: int, dtype: torch.dtype) -> int:
-    """How many channels a map of `features` features gets: 16-bit convolutions want a multiple of 8.
+def padded_width(features: int, place: Tensor) -> int:
+    """How many channels a map of `features` features gets where this tensor is: a GPU wants a multiple of 8.
 
-    >>> padded_width(33, torch.bfloat16), padded_width(33, torch.float32)
-    (40, 33)
+    >>> padded_width(33, torch.empty(0)), padded_width(33, torch.empty(0, device="meta"))
+    (33, 33)
     """
-    return -(-features // 8) * 8 if dtype in (torch.bfloat16, torch.float16) else features
+    return -(-features // 8) * 8 if place.is_cuda else features
 
 
 def norm_act_kernels(
@@ -96,7 +99,7 @@ class Folded(NamedTuple):
 
 def can_infer(features: int, groups: int) -> bool:
     """Whether :func:`infer` can take maps of so many features: one program sees all of an image's group means."""
-    return _power_of_two(padded_width(features, torch.bfloat16)) * _power_of_two(groups) <= _BELONGS
+    return _power_of_two(features) * _power_of_two(groups) <= _BELONGS
 
 
 def infer(
@@ -124,13 +127,6 @@ def infer(
     return z, offset
 
 
-def project_padded(
-    weight: Tensor, groups: int, outputs: int, inputs: int, dtype: torch.dtype, memory_format: torch.memory_format
-) -> Tensor:
-    """The projected weight with idle outputs and inputs, which are zero: (n, m, k, k) to (outputs, inputs, k, k)."""
-    return _ProjectPadded.apply(weight, groups, outputs, inputs, dtype, memory_format)
-
-
 def _power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
@@ -140,9 +136,14 @@ def _strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(3)
 
 
+def _places(x: Tensor) -> tuple[int, int]:
+    """The strides of images, in multiples of that of positions, and of channels."""
+    return x.stride(0) // (x.stride(3) or 1), x.stride(1)
+
+
 def _merges(x: Tensor) -> bool:
-    """Whether rows follow one another, so that pixels have one stride."""
-    return x.stride(2) == x.shape[3] * x.stride(3)
+    """Whether rows follow one another, so that pixels have one stride; and images, at so many times it."""
+    return x.stride(2) == x.shape[3] * x.stride(3) and x.stride(0) % (x.stride(3) or 1) == 0
 
 
 def _in_rows(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -153,14 +154,43 @@ def _in_rows(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]
     return u, shortcut if shortcut is None or _merges(shortcut) else shortcut.contiguous()
 
 
-def _tile(x: Tensor, positions: int) -> tuple[int, int]:
-    """(positions, channels) of a tile: wide in the direction in which the map lies in memory."""
+def _tile(x: Tensor, numbers: int) -> dict[str, int]:
+    """Positions and channels of a tile: wide in the direction in which the map lies in memory."""
     channels = min(64, _power_of_two(x.shape[1])) if x.stride(1) == 1 else 1
-    return min(_power_of_two(positions), _TILE // channels), channels
+    return {"BLOCK_P": min(_power_of_two(x.shape[2] * x.shape[3]), numbers // channels), "BLOCK_C": channels}
 
 
-def _rows(images: int, block_s: int) -> int:
-    return max(1, min(_power_of_two(images), 8192 // block_s, 128))
+def _strip(x: Tensor) -> dict[str, int]:
+    """The tile of a pass that adds up an image's positions: as narrow as it takes to give every processor programs."""
+    images, channels = x.shape[:2]
+    wide = min(64, _power_of_two(channels)) if x.stride(1) == 1 else 1
+    while wide > 16 and images * -(-channels // wide) < _PROGRAMS:
+        wide //= 2
+    long = min(_power_of_two(x.shape[2] * x.shape[3]), _STRIP // wide)
+    return {"BLOCK_P": long, "BLOCK_C": wide, "num_warps": min(16, max(1, long * wide // 1024))}
+
+
+def _columns(x: Tensor, strip: dict[str, int]) -> tuple[int, int]:
+    """The programs of a pass that adds up: one a strip."""
+    return x.shape[0], -(-x.shape[1] // strip["BLOCK_C"])
+
+
+def _tiles(x: Tensor, tile: dict[str, int]) -> tuple[int, int, int]:
+    """The programs of a pass that applies: one a tile."""
+    positions = x.shape[2] * x.shape[3]
+    return x.shape[0], -(-x.shape[1] // tile["BLOCK_C"]), -(-positions // tile["BLOCK_P"])
+
+
+def _known(u: Tensor, **others: Tensor) -> dict[str, int]:
+    """What the compiler is told of the maps: how many channels, and the strides of positions, by their names."""
+    return {"CHANNELS": u.shape[1], "U_P": u.stride(3), **{name: x.stride(3) for name, x in others.items()}}
+
+
+def _block(images: int, size: int) -> dict[str, int]:
+    """Images and features of a tile of what is between the passes, for groups of `size` features."""
+    features = _power_of_two(size)
+    rows = max(1, min(_power_of_two(images), _BLOCK // features))
+    return {"BLOCK_N": rows, "BLOCK_S": features, "num_warps": min(16, max(4, rows * features // 1024))}
 
 
 def _warps(numbers: int, size: int) -> int:
@@ -221,20 +251,18 @@ def _infer_in_passes(
     features, groups = len(how[0]), offset.shape[1]
     pointers, eps, constants = _of_norm(how, pre_bias, shortcut, channels, groups)
     s = u if shortcut is None else shortcut
-    strides = (*_strides(u), *_strides(s))
-    block_p, block_c = _tile(u, positions)
-    tile = {"HAS_SHORTCUT": shortcut is not None, "BLOCK_P": block_p, "BLOCK_C": block_c}
-    mean, var, s_mean, shift = u.new_empty(4, images, features, dtype=torch.float32)
+    places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
+    mean, s_mean, shift = u.new_empty(3, images, features, dtype=torch.float32)
     factor = u.new_empty(features, dtype=torch.float32)
-    kernels.moments_kernel[(images, -(-features // block_c))](
-        u, s, mean, var, s_mean, positions, features, *strides, **tile
+    kernels.moments_kernel[_columns(u, strip := _strip(u))](
+        u, s, mean, mean, s_mean, positions, features, *places, WITH_VAR=False, **known, **strip
     )
     kernels.infer_coefficients_kernel[(images,)](
         mean, s_mean, *pointers, factor, shift, offset, features, features // groups, groups, eps, **constants,
         num_warps=_warps(constants["BLOCK_G"] * constants["BLOCK_C"], mean.element_size()),
     )  # fmt: skip
-    kernels.apply_kernel[(images, -(-channels // block_c), -(-positions // block_p))](
-        u, s, factor, shift, z, positions, features, channels, slope, *strides, **tile
+    kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
+        u, s, factor, shift, z, positions, features, slope, *places, **known, **tile
     )
 
 
@@ -254,24 +282,20 @@ class _NormActKernels(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         kernels = _kernels()
         u, shortcut = _in_rows(u, shortcut)
-        images, channels, positions = u.shape[0], u.shape[1], u.shape[2] * u.shape[3]
+        images, positions = u.shape[0], u.shape[2] * u.shape[3]
         features = weight.shape[0]
         training = statistics.training or statistics.running_mean is None
         mean, var, shift, deviation = u.new_empty(4, images, features, dtype=torch.float32)
         s_mean = torch.empty_like(mean) if shortcut is not None else mean
         scale, inverse = u.new_empty(2, features, dtype=torch.float32)
         offset = u.new_empty(images, groups, dtype=torch.float32)
-        z = torch.empty_like(u)
+        z = u.new_empty_strided(u.shape, u.stride())
         s = u if shortcut is None else shortcut
-        strides = (*_strides(u), *_strides(s))
-        block_p, block_c = _tile(u, positions)
-        columns = -(-features // block_c)
-        kernels.moments_kernel[(images, columns)](
-            u, s, mean, var, s_mean, positions, features, *strides,
-            HAS_SHORTCUT=shortcut is not None, BLOCK_P=block_p, BLOCK_C=block_c,
-        )  # fmt: skip
+        places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
+        kernels.moments_kernel[_columns(u, strip := _strip(u))](
+            u, s, mean, var, s_mean, positions, features, *places, WITH_VAR=True, **known, **strip
+        )
         size = features // groups
-        block_s = _power_of_two(size)
         count = images * positions
         running = statistics.running_mean is not None
         kernels.coefficients_kernel[(groups,)](
@@ -281,13 +305,11 @@ class _NormActKernels(torch.autograd.Function):
             scale, inverse, shift, deviation, offset,
             images, features, size, groups, count / max(count - 1, 1), statistics.momentum, statistics.eps,
             TRAINING=training, HAS_RUNNING=running, HAS_SHORTCUT=shortcut is not None,
-            HAS_PRE_BIAS=pre_bias is not None, HAS_TRACKED=training and tracked is not None,
-            BLOCK_N=_rows(images, block_s), BLOCK_S=block_s,
+            HAS_PRE_BIAS=pre_bias is not None, HAS_TRACKED=training and tracked is not None, **_block(images, size),
         )  # fmt: skip
-        kernels.apply_kernel[(images, -(-channels // block_c), -(-positions // block_p))](
-            u, s, scale, shift, z, positions, features, channels, slope, *strides,
-            HAS_SHORTCUT=shortcut is not None, BLOCK_P=block_p, BLOCK_C=block_c,
-        )  # fmt: skip
+        kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
+            u, s, scale, shift, z, positions, features, slope, *places, **known, **tile
+        )
         ctx.save_for_backward(u, z, mean, deviation, scale, inverse, weight, bias, pre_bias)
         ctx.training, ctx.has_shortcut, ctx.groups, ctx.slope = training, shortcut is not None, groups, slope
         ctx.set_materialize_grads(False)
@@ -301,72 +323,28 @@ class _NormActKernels(torch.autograd.Function):
         dz = torch.zeros_like(z) if dz is None else dz
         if not _merges(dz):
             dz = dz.contiguous(memory_format=torch.channels_last if u.stride(1) == 1 else torch.contiguous_format)
-        images, channels, positions = u.shape[0], u.shape[1], u.shape[2] * u.shape[3]
+        images, positions = u.shape[0], u.shape[2] * u.shape[3]
         features, groups = weight.shape[0], ctx.groups
         first, second, constant, centring = u.new_empty(4, images, features, dtype=torch.float32)
         slant = torch.empty_like(scale)
         d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
         d_pre_bias = None if pre_bias is None else torch.empty_like(pre_bias)
-        block_p, block_c = _tile(u, positions)
-        strides = (*_strides(u), *_strides(dz))
-        kernels.backward_moments_kernel[(images, -(-features // block_c))](
-            dz, z, u, mean, first, second, positions, features, ctx.slope, *strides, BLOCK_P=block_p, BLOCK_C=block_c
+        places, known = (*_places(u), *_places(dz)), _known(u, D_P=dz)
+        kernels.backward_moments_kernel[_columns(u, strip := _strip(u))](
+            dz, z, u, mean, first, second, positions, features, ctx.slope, *places, **known, **strip
         )
         size = features // groups
-        block_s = _power_of_two(size)
         kernels.backward_coefficients_kernel[(groups,)](
             first, second, mean, deviation, scale, inverse, scale if d_offset is None else d_offset.contiguous(),
             d_weight, d_bias, d_bias if d_pre_bias is None else d_pre_bias, slant, constant, centring,
             images, features, size, groups, positions,
             TRAINING=ctx.training, HAS_OFFSET=d_offset is not None, HAS_PRE_BIAS=d_pre_bias is not None,
-            BLOCK_N=_rows(images, block_s), BLOCK_S=block_s,
+            **_block(images, size),
         )  # fmt: skip
-        du = torch.empty_like(u)
-        ds = torch.empty_like(u) if ctx.has_shortcut else None
-        kernels.backward_apply_kernel[(images, -(-channels // block_c), -(-positions // block_p))](
+        du = torch.empty_like(z)
+        ds = torch.empty_like(z) if ctx.has_shortcut else None
+        kernels.backward_apply_kernel[_tiles(u, tile := _tile(u, _TILE // 2))](
             dz, z, u, scale, slant, constant, centring, du, du if ds is None else ds,
-            positions, features, channels, ctx.slope, *strides,
-            HAS_SHORTCUT=ds is not None, BLOCK_P=block_p, BLOCK_C=block_c,
+            positions, features, ctx.slope, *places, HAS_SHORTCUT=ds is not None, **known, **tile,
         )  # fmt: skip
         return du, ds, d_pre_bias, d_weight, d_bias, None, None, None, None
-
-
-class _ProjectPadded(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        weight: Tensor,
-        groups: int,
-        outputs: int,
-        inputs: int,
-        dtype: torch.dtype,
-        memory_format: torch.memory_format,
-    ) -> Tensor:
-        ctx.groups = groups
-        ctx.shape, ctx.dtype = weight.shape, weight.dtype
-        out = torch.empty(
-            (outputs, inputs, *weight.shape[2:]), dtype=dtype, device=weight.device, memory_format=memory_format
-        )
-        _project(weight, out, groups, weight.shape[0], weight.shape[1], with_share=True)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        d_weight = torch.empty(ctx.shape, dtype=ctx.dtype, device=grads[0].device)
-        _project(grads[0], d_weight, ctx.groups, ctx.shape[0], ctx.shape[1], with_share=False)
-        return d_weight, None, None, None, None, None
-
-
-def _project(weight: Tensor, out: Tensor, groups: int, outputs: int, inputs: int, with_share: bool) -> None:
-    kernels = _kernels()
-    taps = weight.shape[2] * weight.shape[3]
-    in_size = inputs // groups
-    block_t = _power_of_two(taps)
-    block_i = min(_power_of_two(in_size), max(1, 1024 // block_t))
-    if not _merges(weight):
-        weight = weight.contiguous()
-    kernels.project_kernel[(out.shape[0], groups)](
-        weight, out, outputs, inputs, taps, outputs // groups, in_size, 1.0 / (in_size * taps),
-        *_strides(weight), *_strides(out), out.shape[1],
-        HAS_SHARE=with_share, FILL=out.shape[1] > inputs, BLOCK_I=block_i, BLOCK_T=block_t,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The projection of a layer's weight: `project_weight`, in C on the CPU, and in the precision that is wanted of it.
+"""The projection of a layer's weight: `project_weight` in one pass, and in the precision that is wanted of it.
 
 The projection is affine, `P(W) = W - M W + S`, with `M` the mean of each block of weights that meets the constraint
 together, and `S` its share of it. `I - M` is symmetric, so the gradient is projected by the same passes without `S`,
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightfast.functional import Constraint, project_weight, tap_phases
 from lightfast.groups import Groups
-from lightfast.nn import _native
+from lightfast.nn import _native, _projection_triton
 
 __all__ = ["project"]
 
@@ -45,10 +45,40 @@ class _Constraint(NamedTuple):
         )
 
     @property
-    def has_passes(self) -> bool:
-        """Whether the C passes know such blocks: equal contiguous runs, of taps that meet the constraint together."""
+    def is_even(self) -> bool:
+        """Whether the blocks are equal contiguous runs, in which every output sees every input."""
         even = self.in_groups.is_even and self.out_groups.is_even and self.in_groups.count == self.out_groups.count
-        return even and self.conv_groups == 1 and (self.transposed or self.constraint == "sum")
+        return even and self.conv_groups == 1
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether the C passes know such blocks: even ones, of taps that meet the constraint together."""
+        return self.is_even and (self.transposed or self.constraint == "sum")
+
+    def has_kernel(self, weight: Tensor) -> bool:
+        """Whether the GPU's kernel knows such blocks: of all taps, or of equal phases of square kernels."""
+        if not self.transposed:
+            return self.is_even and (self.constraint == "sum" or weight.shape[2:].numel() == 1)
+        strides = {self.stride} if isinstance(self.stride, int) else set(self.stride)
+        dilations = {self.dilation} if isinstance(self.dilation, int) else set(self.dilation)
+        if not self.is_even or weight.dim() != 4 or len(strides) > 1 or dilations != {1}:
+            return False
+        (stride,), (height, width) = strides, weight.shape[2:]
+        return height == width and height % stride == 0 and (self.constraint == "sum" or height == stride)
+
+    def project_by_kernel(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """The projection of a weight that suits."""
+        stride = self.stride if isinstance(self.stride, int) else self.stride[0]
+        return _projection_triton.project_padded(
+            weight,
+            self.in_groups.count,
+            self.out_groups.features,
+            self.in_groups.features,
+            dtype,
+            _projection_triton.layout_of(weight),
+            transposed=self.transposed,
+            stride=stride if self.transposed else 1,
+        )
 
     def project_in_c(self, weight: Tensor, dtype: torch.dtype, wanted: bool) -> Tensor:
         """The projection of a weight that suits, or without `wanted` that of its gradient."""
@@ -79,7 +109,7 @@ def project(
     dilation: tuple[int, ...] | int = 1,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """`project_weight`, in C where that suits.
+    """`project_weight`, in C or by the GPU's kernel where that suits.
 
     Args:
         weight: as there, and so are all the other arguments but the last.
@@ -100,6 +130,8 @@ def project(
     known = what.has_passes and weight.dtype == torch.float32 and weight.shape[2:].numel() <= _MOST_TAPS
     if known and _native.suits_weight(weight, dtype):
         return _Project.apply(weight, what, dtype, True)
+    if _projection_triton.suits_weight(weight, dtype) and what.has_kernel(weight):
+        return what.project_by_kernel(weight, dtype)
     return what.project(weight).to(dtype)
 
 

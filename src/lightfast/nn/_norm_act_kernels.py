@@ -1,10 +1,13 @@
-"""The Triton kernels behind `norm_act` and the projection of weights: two passes over the map, the rest on (N, C).
+"""The Triton kernels behind `norm_act`: two passes over the map, the rest on (N, C).
 
 With running statistics no image has to wait for the others, and one that is small enough goes through in one pass.
 
 Every kernel reads maps by strides, so that channels-last and contiguous maps both go through, and knows the number of
 features `C` apart from the number of channels that the tensor has: idle channels, which fill up to a multiple that the
-hardware likes, are written as zeros and enter no statistics.
+hardware likes, are written as zeros and enter no statistics. Channels and the stride of positions are known to the
+compiler, and images follow one another at so many times that stride (or 1, where it is 0: a number for all positions):
+only then does it see that 40 channels are a multiple of 8, and load and store as many numbers at once. Sums are held as
+tiles, and added up once, after the loop.
 """
 
 import triton
@@ -14,37 +17,43 @@ import triton.language as tl
 @triton.jit
 def moments_kernel(
     u_ptr, s_ptr, mean_ptr, var_ptr, s_mean_ptr,
-    positions, features, u_n, u_c, u_p, s_n, s_c, s_p,
-    HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    positions, features, u_n, u_c, s_n, s_c,
+    CHANNELS: tl.constexpr, U_P: tl.constexpr, S_P: tl.constexpr,
+    WITH_VAR: tl.constexpr, HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
-    """Mean and variance over the positions, for each feature of each image; and the mean of the shortcut."""
+    """Mean and, if wanted, variance over the positions, for each feature of each image; and the mean of the shortcut.
+
+    Sums are of differences from the first pixel, one of the values themselves: where the mean is far from it, so is the
+    variance from zero, and nothing cancels.
+    """
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    real = c < features
-    mean = tl.zeros([BLOCK_C], tl.float32)
-    spread = tl.zeros([BLOCK_C], tl.float32)
-    total = tl.zeros([BLOCK_C], tl.float32)
+    u_ptr += image * u_n * U_P
+    s_ptr += image * s_n * (S_P + (S_P == 0))
+    pivot = tl.zeros([BLOCK_C], tl.float32)
+    if WITH_VAR:
+        pivot = tl.load(u_ptr + c * u_c, mask=c < CHANNELS, other=0.0).to(tl.float32)
+    total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    squares = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    s_total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     for start in range(0, positions, BLOCK_P):
         p = start + tl.arange(0, BLOCK_P)
-        inside = (p < positions)[:, None] & real[None, :]
-        u = tl.load(u_ptr + image * u_n + p[:, None] * u_p + c[None, :] * u_c, mask=inside, other=0.0).to(tl.float32)
-        count = tl.minimum(positions - start, BLOCK_P).to(tl.float32)
-        tile_mean = tl.sum(u, 0) / count
-        off = tl.where(inside, u - tile_mean[None, :], 0.0)
-        tile_spread = tl.sum(off * off, 0)
-        # Chan's formula joins the tile to what came before without cancellation.
-        step = tile_mean - mean
-        share = count / (start + count)
-        mean += step * share
-        spread += tile_spread + step * step * start * share
+        inside = (p < positions)[:, None] & (c < CHANNELS)[None, :]
+        u = tl.load(u_ptr + p[:, None] * U_P + c[None, :] * u_c, mask=inside, other=0.0).to(tl.float32)
+        if WITH_VAR:
+            u = tl.where(inside, u - pivot[None, :], 0.0)
+            squares += u * u
+        total += u
         if HAS_SHORTCUT:
-            s = tl.load(s_ptr + image * s_n + p[:, None] * s_p + c[None, :] * s_c, mask=inside, other=0.0)
-            total += tl.sum(s.to(tl.float32), 0)
+            s_total += tl.load(s_ptr + p[:, None] * S_P + c[None, :] * s_c, mask=inside, other=0.0).to(tl.float32)
+    real = c < features
     at = image * features + c
-    tl.store(mean_ptr + at, mean, mask=real)
-    tl.store(var_ptr + at, spread / positions, mask=real)
+    step = tl.sum(total, 0) / positions
+    tl.store(mean_ptr + at, pivot + step, mask=real)
+    if WITH_VAR:
+        tl.store(var_ptr + at, tl.maximum(tl.sum(squares, 0) / positions - step * step, 0.0), mask=real)
     if HAS_SHORTCUT:
-        tl.store(s_mean_ptr + at, total / positions, mask=real)
+        tl.store(s_mean_ptr + at, tl.sum(s_total, 0) / positions, mask=real)
 
 
 @triton.jit
@@ -120,7 +129,8 @@ def coefficients_kernel(
 @triton.jit
 def apply_kernel(
     u_ptr, s_ptr, scale_ptr, shift_ptr, z_ptr,
-    positions, features, channels, slope, u_n, u_c, u_p, s_n, s_c, s_p,
+    positions, features, slope, u_n, u_c, s_n, s_c,
+    CHANNELS: tl.constexpr, U_P: tl.constexpr, S_P: tl.constexpr,
     HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
     """`z = act(a u + d + s)`; idle channels become zero."""
@@ -128,18 +138,17 @@ def apply_kernel(
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     p = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
     real = c < features
-    inside = (p < positions)[:, None] & real[None, :]
+    inside = (p < positions)[:, None] & (c < CHANNELS)[None, :]
+    at = p[:, None] * U_P + c[None, :] * u_c
     scale = tl.load(scale_ptr + c, mask=real, other=0.0)
     shift = tl.load(shift_ptr + image * features + c, mask=real, other=0.0)
-    u = tl.load(u_ptr + image * u_n + p[:, None] * u_p + c[None, :] * u_c, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(u_ptr + image * u_n * U_P + at, mask=inside, other=0.0).to(tl.float32)
     q = scale[None, :] * u + shift[None, :]
     if HAS_SHORTCUT:
-        s = tl.load(s_ptr + image * s_n + p[:, None] * s_p + c[None, :] * s_c, mask=inside, other=0.0)
-        q += s.to(tl.float32)
-    z = tl.where(q > 0, q, q * slope)
-    written = (p < positions)[:, None] & (c < channels)[None, :]
-    at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
-    tl.store(z_ptr + at, z.to(z_ptr.dtype.element_ty), mask=written)
+        s_at = p[:, None] * S_P + c[None, :] * s_c
+        q += tl.load(s_ptr + image * s_n * (S_P + (S_P == 0)) + s_at, mask=inside, other=0.0).to(tl.float32)
+    z = tl.where(real[None, :], tl.where(q > 0, q, q * slope), 0.0)
+    tl.store(z_ptr + image * u_n * U_P + at, z.to(z_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -262,29 +271,32 @@ def infer_coefficients_kernel(
 @triton.jit
 def backward_moments_kernel(
     dz_ptr, z_ptr, u_ptr, mean_ptr, first_ptr, second_ptr,
-    positions, features, slope, u_n, u_c, u_p, d_n, d_c, d_p,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    positions, features, slope, u_n, u_c, d_n, d_c,
+    CHANNELS: tl.constexpr, U_P: tl.constexpr, D_P: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
     """The means over positions of `dq = dz act'` and of `dq (u - mean)`, for each feature of each image."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     real = c < features
+    dz_ptr += image * d_n * (D_P + (D_P == 0))
+    z_ptr += image * u_n * U_P
+    u_ptr += image * u_n * U_P
     mean = tl.load(mean_ptr + image * features + c, mask=real, other=0.0)
-    first = tl.zeros([BLOCK_C], tl.float32)
-    second = tl.zeros([BLOCK_C], tl.float32)
+    first = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    second = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     for start in range(0, positions, BLOCK_P):
         p = start + tl.arange(0, BLOCK_P)
-        inside = (p < positions)[:, None] & real[None, :]
-        at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
-        dz = tl.load(dz_ptr + image * d_n + p[:, None] * d_p + c[None, :] * d_c, mask=inside, other=0.0).to(tl.float32)
+        inside = (p < positions)[:, None] & (c < CHANNELS)[None, :]
+        at = p[:, None] * U_P + c[None, :] * u_c
+        dz = tl.load(dz_ptr + p[:, None] * D_P + c[None, :] * d_c, mask=inside, other=0.0).to(tl.float32)
         z = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
         u = tl.load(u_ptr + at, mask=inside, other=0.0).to(tl.float32)
         dq = tl.where(z > 0, dz, dz * slope)
-        first += tl.sum(dq, 0)
-        second += tl.sum(dq * (u - mean[None, :]), 0)
+        first += dq
+        second += dq * (u - mean[None, :])
     at = image * features + c
-    tl.store(first_ptr + at, first / positions, mask=real)
-    tl.store(second_ptr + at, second / positions, mask=real)
+    tl.store(first_ptr + at, tl.sum(first, 0) / positions, mask=real)
+    tl.store(second_ptr + at, tl.sum(second, 0) / positions, mask=real)
 
 
 @triton.jit
@@ -354,7 +366,8 @@ def backward_coefficients_kernel(
 @triton.jit
 def backward_apply_kernel(
     dz_ptr, z_ptr, u_ptr, scale_ptr, slant_ptr, constant_ptr, centring_ptr, du_ptr, ds_ptr,
-    positions, features, channels, slope, u_n, u_c, u_p, d_n, d_c, d_p,
+    positions, features, slope, u_n, u_c, d_n, d_c,
+    CHANNELS: tl.constexpr, U_P: tl.constexpr, D_P: tl.constexpr,
     HAS_SHORTCUT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
     """`du = a dq - slant u + constant`, and `ds = dq + centring`; idle channels become zero."""
@@ -362,56 +375,19 @@ def backward_apply_kernel(
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     p = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
     real = c < features
-    inside = (p < positions)[:, None] & real[None, :]
-    at = image * u_n + p[:, None] * u_p + c[None, :] * u_c
-    dz = tl.load(dz_ptr + image * d_n + p[:, None] * d_p + c[None, :] * d_c, mask=inside, other=0.0).to(tl.float32)
-    z = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    u = tl.load(u_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    inside = (p < positions)[:, None] & (c < CHANNELS)[None, :]
+    at = p[:, None] * U_P + c[None, :] * u_c
+    d_at = p[:, None] * D_P + c[None, :] * d_c
+    dz = tl.load(dz_ptr + image * d_n * (D_P + (D_P == 0)) + d_at, mask=inside, other=0.0).to(tl.float32)
+    z = tl.load(z_ptr + image * u_n * U_P + at, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(u_ptr + image * u_n * U_P + at, mask=inside, other=0.0).to(tl.float32)
     dq = tl.where(z > 0, dz, dz * slope)
     scale = tl.load(scale_ptr + c, mask=real, other=0.0)
     slant = tl.load(slant_ptr + c, mask=real, other=0.0)
     constant = tl.load(constant_ptr + image * features + c, mask=real, other=0.0)
-    written = (p < positions)[:, None] & (c < channels)[None, :]
-    du = scale[None, :] * dq - slant[None, :] * u + constant[None, :]
-    tl.store(du_ptr + at, du.to(du_ptr.dtype.element_ty), mask=written)
+    du = tl.where(real[None, :], scale[None, :] * dq - slant[None, :] * u + constant[None, :], 0.0)
+    tl.store(du_ptr + image * u_n * U_P + at, du.to(du_ptr.dtype.element_ty), mask=inside)
     if HAS_SHORTCUT:
         centring = tl.load(centring_ptr + image * features + c, mask=real, other=0.0)
-        ds = tl.where(inside, dq + centring[None, :], 0.0)
-        tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=written)
-
-
-@triton.jit
-def project_kernel(
-    w_ptr, out_ptr,
-    outputs, inputs, taps, out_size, in_size, share, w_o, w_i, w_t, o_o, o_i, o_t, out_inputs,
-    HAS_SHARE: tl.constexpr, FILL: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_T: tl.constexpr,
-):
-    """The mean of each (output, input group) block moves to `share` in the output's own group, to 0 in the others.
-
-    One program an output; where FILL, it also writes zeros to idle inputs, and all of a row that is idle itself.
-    """
-    o = tl.program_id(0)
-    group = tl.program_id(1)
-    i = tl.arange(0, BLOCK_I)
-    t = tl.arange(0, BLOCK_T)
-    size = tl.where(o < outputs, in_size, 0)
-    total = 0.0
-    for start in range(0, in_size, BLOCK_I):
-        inside = (start + i < size)[:, None] & (t < taps)[None, :]
-        at = o * w_o + (group * in_size + start + i)[:, None] * w_i + t[None, :] * w_t
-        total += tl.sum(tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32))
-    move = -total / (in_size * taps)
-    if HAS_SHARE:
-        move += tl.where(o // out_size == group, share, 0.0)
-    for start in range(0, in_size, BLOCK_I):
-        row = (start + i < in_size)[:, None] & (t < taps)[None, :]
-        inside = (start + i < size)[:, None] & (t < taps)[None, :]
-        c = group * in_size + start + i
-        w = tl.load(w_ptr + o * w_o + c[:, None] * w_i + t[None, :] * w_t, mask=inside, other=0.0).to(tl.float32)
-        value = tl.where(inside, w + move, 0.0)
-        tl.store(out_ptr + o * o_o + c[:, None] * o_i + t[None, :] * o_t, value.to(out_ptr.dtype.element_ty), mask=row)
-    if FILL and group == 0:
-        for start in range(inputs, out_inputs, BLOCK_I):
-            row = (start + i < out_inputs)[:, None] & (t < taps)[None, :]
-            at = o * o_o + (start + i)[:, None] * o_i + t[None, :] * o_t
-            tl.store(out_ptr + at, tl.zeros([BLOCK_I, BLOCK_T], out_ptr.dtype.element_ty), mask=row)
+        ds = tl.where(real[None, :], dq + centring[None, :], 0.0)
+        tl.store(ds_ptr + image * u_n * U_P + at, ds.to(ds_ptr.dtype.element_ty), mask=inside)
