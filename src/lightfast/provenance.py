@@ -22,8 +22,8 @@ _PACKAGES = ("torch", "numpy", "accelerate", "safetensors")
 def provenance() -> dict[str, Any]:
     """What is needed to get a result again, as JSON can hold it.
 
-    `commit` is that of the checkout the package is in, with `+` after it if files were changed since. Outside one it is
-    what LIGHTFAST_COMMIT says in the environment, for copies sent to another machine, or None.
+    `commit` is what LIGHTFAST_COMMIT says in the environment, for copies sent to another machine. Otherwise it is that
+    of the checkout the package is in, with `+` after it if files were changed since, or None outside one.
 
     >>> sorted(provenance())
     ['command', 'commit', 'date', 'machine', 'versions']
@@ -55,6 +55,9 @@ def _machine() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
+    said = os.environ.get("LIGHTFAST_COMMIT")
+    if said:
+        return said
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -69,4 +72,4 @@ def _commit() -> str | None:
         changed = git("status", "--porcelain", "--untracked-files=no")
         return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("LIGHTFAST_COMMIT")
+        return None

@@ -40,7 +40,7 @@ def suits(x: Tensor, features: int, groups: int) -> bool:
 
     A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
     """
-    if not x.is_cuda or not _available() or observed(x):
+    if not x.is_cuda or observed(x) or not _available():
         return False
     known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return known and x.dim() == 4 and features // groups <= 2048
