@@ -18,7 +18,7 @@ from lightfast.groups import GroupSpec, resolve
 from lightfast.nn import _native
 from lightfast.nn._constrained import Kept, applied_weight, may_be_kept
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
-from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels, moved
+from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels, moved, without_idle
 from lightfast.nn._lifted_transposed import (
     ConvTransposeNormAct2d,
     SqueezeNormAct,
@@ -276,8 +276,8 @@ class _FusedUnit(_Folded):
         conv: Any = self.conv
         inferred = self._infer(z, added)
         if inferred is None:
-            v = _convolved(conv, _without_idle(z, conv.in_channels))
-            added = None if added is None else _without_idle(added, conv.out_channels)
+            v = _convolved(conv, self._rounded_weight(z), without_idle(z, conv.in_channels))
+            added = None if added is None else without_idle(added, conv.out_channels)
             inferred = self._infer_natively(v, added) or self._infer_plainly(v, added)
         z, offset = inferred
         return moved(x, offset, z, conv.out_channels)
@@ -316,6 +316,19 @@ class _FusedUnit(_Folded):
         z = torch.relu(q) if self.slope == 0 else q if self.slope == 1 else torch.where(q > 0, q, self.slope * q)
         return z if z.dtype == v.dtype else z.to(v.dtype), level + after + self.mean_shift
 
+    def _rounded_weight(self, z: Tensor) -> Tensor:
+        """The convolution's weight; on the CPU in the precision of autocast, which would round it each time."""
+        weight: Any = self.conv.weight
+        if (
+            z.is_cuda
+            or torch.compiler.is_compiling()
+            or torch.is_grad_enabled()
+            or not torch.is_autocast_enabled("cpu")
+        ):
+            return weight
+        dtype = torch.get_autocast_dtype("cpu")
+        return self._kept(dtype, lambda raw: raw.to(dtype)) if weight.dtype == torch.float32 else weight
+
     def _kept(self, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
         """`make(weight)`, kept until the weight changes, and then made anew in the same place: CUDA graphs read it."""
         weight: Any = self.conv.weight
@@ -345,11 +358,6 @@ class _FusedUnit(_Folded):
         return {**self.__dict__, "_copies": {}}
 
 
-def _without_idle(z: Tensor, features: int) -> Tensor:
-    """The features of a map alone."""
-    return z if z.shape[1] == features else z[:, :features]
-
-
 def _is_linear(conv: Any, z: Tensor) -> bool:
     """Whether a convolution is one to or from a single pixel, and so a linear layer."""
     side = conv.kernel_size
@@ -360,11 +368,13 @@ def _is_linear(conv: Any, z: Tensor) -> bool:
     return tuple(z.shape[2:]) == side
 
 
-def _convolved(conv: Any, z: Tensor) -> Tensor:
-    """The convolution; one to or from a single pixel as the linear layer that it is, which is faster."""
+def _convolved(conv: Any, weight: Tensor, z: Tensor) -> Tensor:
+    """The convolution with this weight; one to or from a single pixel as the linear layer that it is: it is faster."""
     if not _is_linear(conv, z):
-        return conv(z)
-    weight = conv.weight
+        if not conv.transposed:
+            return conv._conv_forward(z, weight, conv.bias)
+        geometry = (conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation)
+        return F.conv_transpose2d(z, weight, conv.bias, *geometry)
     if not conv.transposed:
         return F.linear(as_row(z, weight), as_row(weight, weight), conv.bias)[..., None, None]
     v = from_row(z.flatten(1) @ as_row(weight, weight), weight)

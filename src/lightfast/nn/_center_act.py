@@ -21,7 +21,7 @@ from lightfast.nn import _center_act_triton as kernels
 from lightfast.nn import _native
 from lightfast.nn._center_act_triton import Features
 from lightfast.nn._constrained import autocast_weight
-from lightfast.nn._lifted import convolve_padded, fit_channels
+from lightfast.nn._lifted import convolve_padded, fit_channels, has_idle_channels
 from lightfast.nn._norm_act import group_mean, over, spread
 
 __all__ = ["center_act", "center_relu_halve", "convolve"]
@@ -32,7 +32,7 @@ def convolve(z: Tensor, conv: Any, groups: int) -> tuple[Tensor, Tensor | None]:
 
     On a GPU it does, and the map that it gives has idle channels.
     """
-    if kernels.suits_centring(z, Features(conv.out_channels, groups)):
+    if has_idle_channels(z):
         return convolve_padded(z, conv, groups), conv.bias
     return F.conv2d(z, autocast_weight(conv), conv.bias, conv.stride, conv.padding), None
 

@@ -30,13 +30,16 @@ __all__ = [
     "Lift",
     "Lifted",
     "Made",
+    "NormActUnit",
     "convolve_padded",
     "fit_channels",
     "fit_weight",
+    "has_idle_channels",
     "lower",
     "made_from",
     "moved",
     "padded_weight",
+    "without_idle",
     "working_dtype",
 ]
 
@@ -84,7 +87,38 @@ def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
     return add_offset(x.map[:, : x.features], x.offset, offset_groups)
 
 
-class ConvNormAct2d(nn.Module):
+class NormActUnit(nn.Module):
+    """What units share: batch norm, an optional shortcut, and the activation, after whatever makes `u`."""
+
+    conv: Any
+    norm: BatchNorm2d
+    slope: float
+    offset_groups: int
+    share_moments: Callable[[Tensor], Tensor] | None
+
+    def _finish(self, x: Lifted, u: Tensor, shortcut: Tensor | None = None) -> Lifted:
+        """All of it for `u`, which has the features of the unit and perhaps idle channels after them."""
+        norm, features, groups = self.norm, self.conv.out_channels, self.offset_groups
+        momentum: Any = norm.momentum
+        statistics = Statistics(
+            norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
+        )
+        parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
+        # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
+        worth = u.shape[2] * u.shape[3] > 1 or not norm.training
+        if self.share_moments is None and worth and suits(u, features, groups):
+            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1])
+            z, offset = norm_act_kernels(u, shortcut, *parameters, norm.num_batches_tracked, groups, self.slope)
+        else:
+            if norm.training and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.add_(1)
+            shortcut = None if shortcut is None else without_idle(shortcut, features)
+            z, offset = norm_act(without_idle(u, features), shortcut, *parameters, groups, self.slope)
+            z = fit_channels(z, u.shape[1])
+        return moved(x, offset, z, features)
+
+
+class ConvNormAct2d(NormActUnit):
     """Convolution, batch norm, an optional shortcut, and a (leaky) ReLU, on lifted maps: the formula is in `norm_act`.
 
     The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
@@ -125,45 +159,27 @@ class ConvNormAct2d(nn.Module):
         )
         self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
         self.slope, self.offset_groups = slope, offset_groups
-        self.share_moments: Callable[[Tensor], Tensor] | None = None
+        self.share_moments = None
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        conv, norm = self.conv, self.norm
-        momentum: Any = norm.momentum
-        statistics = Statistics(
-            norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
-        )
-        added = None if shortcut is None else shortcut.map
-        if self.share_moments is None and suits(x.map, conv.out_channels, self.offset_groups):
-            u = convolve_padded(x.map, conv, self.offset_groups)
-            added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1])
-            z, offset = norm_act_kernels(
-                u,
-                added,
-                conv.bias,
-                norm.weight,
-                norm.bias,
-                statistics,
-                norm.num_batches_tracked,
-                self.offset_groups,
-                self.slope,
-            )
-        else:
-            weight = autocast_weight(conv)
-            with forgotten(conv, weight):
-                u = F.conv2d(x.map, weight, None, conv.stride, conv.padding)
-            if norm.training and norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.add_(1)
-            z, offset = norm_act(
-                u, added, conv.bias, norm.weight, norm.bias, statistics, self.offset_groups, self.slope
-            )
-        return moved(x, offset, z, conv.out_channels)
+        conv, added = self.conv, None if shortcut is None else shortcut.map
+        if has_idle_channels(x.map):
+            return self._finish(x, convolve_padded(x.map, conv, self.offset_groups), added)
+        weight = autocast_weight(conv)
+        with forgotten(conv, weight):
+            u = F.conv2d(x.map, weight, None, conv.stride, conv.padding)
+        return self._finish(x, u, added)
 
 
 def moved(x: Lifted, offset: Tensor, z: Tensor, features: int) -> Lifted:
     """The map that a unit makes of `x`: `z` with so many features, and perhaps idle channels; the offset is added."""
     idle = z.shape[1] > features
     return Lifted(z, None if x.offset is None else x.offset + offset, features if idle else None)
+
+
+def has_idle_channels(z: Tensor) -> bool:
+    """Whether what is convolved from `z` gets idle channels: on a GPU, compilers or not."""
+    return z.is_cuda
 
 
 def working_dtype(z: Tensor) -> torch.dtype:
@@ -223,3 +239,8 @@ def fit_channels(z: Tensor, channels: int) -> Tensor:
     """`z` with idle channels added up to `channels`, if it has fewer."""
     missing = channels - z.shape[1]
     return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing > 0 else z
+
+
+def without_idle(z: Tensor, features: int) -> Tensor:
+    """The features of a map alone."""
+    return z if z.shape[1] == features else z[:, :features]

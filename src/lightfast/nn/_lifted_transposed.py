@@ -7,7 +7,6 @@ less the means that it would take and give back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,18 +20,18 @@ from lightfast.nn._conv import Conv2d
 from lightfast.nn._lifted import (
     Lifted,
     Made,
+    NormActUnit,
     fit_channels,
     fit_weight,
+    has_idle_channels,
     made_from,
-    moved,
     padded_weight,
+    without_idle,
     working_dtype,
 )
 from lightfast.nn._norm import BatchNorm2d
-from lightfast.nn._norm_act import norm_act
-from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
+from lightfast.nn._norm_act_triton import padded_width
 from lightfast.nn._projection_triton import layout_of, project_padded, suits_weight
-from lightfast.nn._statistics import Statistics
 from lightfast.nn._transposed import ConvTranspose2d
 
 __all__ = [
@@ -105,7 +104,7 @@ def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tupl
     """As :func:`from_pixel`, less the level `φ(z)` (N, g), which is given beside it: `W (z - G φ(z))`."""
     dtype = working_dtype(z)
     channels = padded_width(conv.in_channels, z), padded_width(conv.out_channels, z)
-    z, level = _centred(z[:, : conv.in_channels], groups)
+    z, level = _centred(without_idle(z, conv.in_channels), groups)
     weight = fit_weight(conv.weight, *channels, dtype, layout_of(conv.weight))
     rows = fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight)
     return from_row(rows, weight), level
@@ -133,43 +132,7 @@ def from_row(y: Tensor, like: Tensor) -> Tensor:
     return y.unflatten(1, (side, side, channels)).permute(0, 3, 1, 2)
 
 
-class _NormAct(nn.Module):
-    """What the units share: batch norm, and the activation, after whatever makes `u`."""
-
-    conv: Any
-    norm: BatchNorm2d
-    slope: float
-    offset_groups: int
-    share_moments: Callable[[Tensor], Tensor] | None
-
-    def _finish(self, x: Lifted, u: Tensor) -> Lifted:
-        """Norm and activation of `u`, which has the features of the unit and perhaps idle channels after them."""
-        norm, features = self.norm, self.conv.out_channels
-        momentum: Any = norm.momentum
-        statistics = Statistics(
-            norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
-        )
-        parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
-        # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
-        worth = u.shape[2] * u.shape[3] > 1 or not norm.training
-        if self.share_moments is None and worth and suits(u, features, self.offset_groups):
-            z, offset = norm_act_kernels(u, None, *parameters, norm.num_batches_tracked, self.offset_groups, self.slope)
-        else:
-            if norm.training and norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.add_(1)
-            real = u[:, :features]
-            z, offset = norm_act(
-                real.float() if u.dtype in (torch.bfloat16, torch.float16) else real,
-                None,
-                *parameters,
-                self.offset_groups,
-                self.slope,
-            )
-            z = fit_channels(z.to(u.dtype), u.shape[1])
-        return moved(x, offset, z, features)
-
-
-class ConvTransposeNormAct2d(_NormAct):
+class ConvTransposeNormAct2d(NormActUnit):
     """Transposed convolution, batch norm and a (leaky) ReLU on lifted maps, as `ConvNormAct2d` for convolutions.
 
     The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
@@ -220,7 +183,7 @@ class ConvTransposeNormAct2d(_NormAct):
         return self._finish(x, (from_pixel if pixel else transpose_padded)(x.map, conv, self.offset_groups))
 
 
-class SqueezeNormAct(_NormAct):
+class SqueezeNormAct(NormActUnit):
     """A convolution of the whole map to a single pixel, batch norm and a (leaky) ReLU, on lifted maps.
 
     `ConvNormAct2d` with a kernel of the size of the map, computed as the linear layer that it is.
@@ -254,9 +217,9 @@ class SqueezeNormAct(_NormAct):
 
     def forward(self, x: Lifted) -> Lifted:
         conv, z = self.conv, x.map
-        if suits(z, conv.out_channels, self.offset_groups):
+        if has_idle_channels(z):
             return self._finish(x, squeeze_padded(z, conv, self.offset_groups))
-        z = z[:, : conv.in_channels]
+        z = without_idle(z, conv.in_channels)
         if _centres(conv, z):
             z, level = _centred(z, self.offset_groups)
             u = F.linear(as_row(z, conv.weight), as_row(conv.weight, conv.weight))[..., None, None]

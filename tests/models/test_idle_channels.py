@@ -1,0 +1,65 @@
+"""Networks whose maps have idle channels, as on a GPU: the same function, in every way to run them."""
+
+import copy
+
+import pytest
+import torch
+
+import lightfast as lf
+from lightfast import models
+from lightfast.models import cerberus
+from lightfast.nn import _center_act, _center_act_triton, _lifted, _lifted_transposed
+
+NETWORKS = [
+    ("resnet20", {}, 16),
+    ("cerberus", {"size": 32}, 32),
+    ("cerberus-local", {}, 32),
+    ("cerberus-local", {"norm": True}, 32),
+    ("context-encoder", {"base": 6, "bottleneck": 12}, 128),
+]
+
+
+@pytest.fixture
+def with_idle_channels(monkeypatch):
+    """As on a GPU without the kernels: what compilers, transforms and several processes see there."""
+
+    def begin():
+        for module in (_lifted, _center_act, _lifted_transposed):
+            monkeypatch.setattr(module, "has_idle_channels", lambda z: True)
+        for module in (_lifted, _lifted_transposed, _center_act_triton, cerberus):
+            monkeypatch.setattr(module, "padded_width", lambda features, place: -(-features // 8) * 8)
+
+    return begin
+
+
+def run(network, x):
+    """Training with gradients, evaluation, and evaluation fused."""
+    network = copy.deepcopy(network)
+    answer = network(x)
+    gradients = torch.autograd.grad(answer.square().sum(), list(network.parameters()))
+    with torch.no_grad():
+        return [answer.detach(), *gradients, network.eval()(x), lf.fuse(network)(x)]
+
+
+@pytest.mark.parametrize(("name", "options", "size"), NETWORKS)
+def test_they_change_nothing(name, options, size, with_idle_channels):
+    network, x = models.create(name, 3, **options).double(), torch.randn(4, 3, size, size, dtype=torch.float64)
+    expected = run(network, x)
+    with_idle_channels()
+    torch.testing.assert_close(run(network, x), expected)
+
+
+@pytest.mark.parametrize(("name", "options", "size"), NETWORKS)
+def test_they_compile_whole(name, options, size, with_idle_channels):
+    network, x = models.create(name, 3, **options).double(), torch.randn(4, 3, size, size, dtype=torch.float64)
+    expected = copy.deepcopy(network)(x)
+    with_idle_channels()
+    torch.testing.assert_close(torch.compile(network, fullgraph=True, backend="aot_eager")(x), expected)
+
+
+def test_they_do_not_come_out(with_idle_channels):
+    unit, x = lf.nn.ConvNormAct2d(3, 6, 3, padding=1), torch.randn(2, 3, 5, 5)
+    with_idle_channels()
+    lifted = unit(lf.nn.Lift(3)(x))
+    assert lifted.map.shape[1] == 8 and lifted.features == 6
+    assert lf.nn.lower(lifted).shape == (2, 6, 5, 5)
