@@ -294,7 +294,7 @@ class _FusedUnit(_Folded):
         else:
             convolve = squeeze_padded if _is_linear(conv, z) else convolve_padded
         u = convolve(z, conv, self.groups, self._kept)
-        added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1])
+        added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1], conv.out_channels)
         undo, scale, shift = self.parts
         return infer(u, added, conv.bias, Folded(scale, shift, undo, self.factor), self.groups, self.slope)
 

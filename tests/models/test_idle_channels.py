@@ -25,7 +25,7 @@ def with_idle_channels(monkeypatch):
 
     def begin():
         for module in (_lifted, _center_act, _lifted_transposed):
-            monkeypatch.setattr(module, "has_idle_channels", lambda z: True)
+            monkeypatch.setattr(module, "gets_idle_channels", lambda z: True)
         for module in (_lifted, _lifted_transposed, _center_act_triton, cerberus):
             monkeypatch.setattr(module, "padded_width", lambda features, place: -(-features // 8) * 8)
 
@@ -63,3 +63,11 @@ def test_they_do_not_come_out(with_idle_channels):
     lifted = unit(lf.nn.Lift(3)(x))
     assert lifted.map.shape[1] == 8 and lifted.features == 6
     assert lf.nn.lower(lifted).shape == (2, 6, 5, 5)
+
+
+@pytest.mark.parametrize("channels", [1, 4, 6])
+def test_they_hide_no_wrong_map(channels, with_idle_channels):
+    unit, x = lf.nn.ConvNormAct2d(3, 6, 3, padding=1), lf.nn.Lifted(torch.randn(2, channels, 5, 5), None)
+    with_idle_channels()
+    with pytest.raises(ValueError, match="3 features"):
+        unit(x)

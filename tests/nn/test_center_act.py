@@ -154,3 +154,14 @@ def test_halving_compiled_transformed_and_refused():
     torch.testing.assert_close(gradient, halved_with_gradient(halving_spelled_out, u, weights)[2])
     with pytest.raises(RuntimeError, match="too small"):
         center_relu_halve(u[..., :1], 3)
+
+
+def test_second_derivatives_in_c_are_those_of_torch():
+    results = []
+    u = torch.randn(2, 6, 4, 4)
+    for dtype in (torch.float32, torch.float64):
+        x = u.to(dtype).requires_grad_()
+        (first,) = torch.autograd.grad(center_act(x, 3, 0.2)[0].pow(3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        results.append(second.double())
+    torch.testing.assert_close(*results, atol=1e-3, rtol=1e-4)

@@ -139,7 +139,7 @@ from lightfast.nn import _center_act, _lifted
 from lightfast.models import cerberus
 
 # What is done for a GPU is done on the CPU.
-_lifted.has_idle_channels = _center_act.has_idle_channels = lambda z: True
+_lifted.gets_idle_channels = _center_act.gets_idle_channels = lambda z: True
 _lifted.padded_width = kernels.padded_width = cerberus.padded_width = lambda features, _: -(-features // 8) * 8
 names = {
     "cerberus": dict(size=32, channels=(4, 6, 9, 12), hidden=15),

@@ -141,10 +141,39 @@ def test_a_map_without_its_offset_cannot_be_lowered():
     assert ConvNormAct2d(3, 3, 1)(Lifted(torch.randn(2, 3, 2, 2), None)).offset is None
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_transforms_go_through():
+    unit, x = Unit().double().eval(), torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    state = {name: value.detach() for name, value in unit.state_dict().items()}
+
+    def loss(state, x):
+        return torch.func.functional_call(unit, state, (x[None],)).square().sum()
+
+    by_image = torch.func.vmap(torch.func.grad(loss, argnums=1), in_dims=(None, 0))(state, x)
+    given = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(unit(given).square().sum(), given)
+    torch.testing.assert_close(by_image, expected)
+    _, along = torch.func.jvp(lambda x: loss(state, x), (x[0],), (torch.ones_like(x[0]),))
+    torch.testing.assert_close(along, expected[0].sum())
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong():
+    x = torch.randn(2, 3, 5, 4, requires_grad=True)
+    (first,) = torch.autograd.grad(Unit()(x).pow(3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.square().sum().backward()
+
+
+@pytest.mark.parametrize("channels", [3, 5, 7])
+def test_a_shortcut_of_other_features_is_refused(channels):
+    with pytest.raises(ValueError, match="6 features"):
+        ConvNormAct2d(3, 6, 1)(Lifted(torch.randn(2, 3, 2, 2), None), Lifted(torch.randn(2, channels, 2, 2), None))
+
+
 def test_a_compiler_does_not_see_how_the_kernels_are_looked_for(monkeypatch):
     """It knows no way through `importlib`, and gets the plain version in any case."""
     monkeypatch.setattr(_norm_act_triton, "observed", lambda x: True)
-    monkeypatch.setattr(_norm_act_triton, "_available", lambda: pytest.fail("looked for Triton"))
+    monkeypatch.setattr(_norm_act_triton, "available", lambda: pytest.fail("looked for Triton"))
     assert not suits(SimpleNamespace(is_cuda=True), 6, 3)
 
 
@@ -155,6 +184,7 @@ def test_the_kernels_stay_away_from_the_cpu():
 
 
 KERNEL_CHECK = """
+import itertools
 import torch
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import norm_act_kernels
@@ -181,6 +211,22 @@ for training, slope, shortcut, last, idle in {cases}:
         loss = (z[:, :features] * weights[0][:, :features]).sum() + (offset * weights[1]).sum()
         results.append([z[:, :features], offset, *running, *torch.autograd.grad(loss, inputs)])
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)
+# Of axes of size 1 the strides say nothing, in maps, shortcuts and gradients.
+flat = lambda z: z.squeeze(3).transpose(1, 2)
+for last, turned, read in itertools.product([True, False], [True, False], [flat, lambda z: z.transpose(2, 3)]):
+    u = torch.randn(2, 6, 5, 1).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    s = torch.randn(2, 6, 1, 5).transpose(2, 3) if turned else torch.randn(2, 6, 5, 1)
+    parameters, results = [torch.randn(6) for _ in range(3)], []
+    weights = torch.randn_like(read(u).contiguous())
+    for kernels in (True, False):
+        inputs = [t.clone().requires_grad_() for t in (u, s)]
+        statistics = Statistics({training}, torch.zeros(6), torch.ones(6), 0.1, 1e-5)
+        tracked = (torch.zeros((), dtype=torch.int64),) if kernels else ()
+        by = norm_act_kernels if kernels else norm_act
+        z, _ = by(inputs[0], s.detach() if turned else inputs[1], *parameters, statistics, *tracked, 3, 0.2)
+        wanted = inputs[:1] if turned else inputs
+        results.append([z, *torch.autograd.grad((read(z) * weights).sum(), wanted)])
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)
 """
 
 
@@ -190,7 +236,7 @@ def test_the_kernels_in_tritons_interpreter(training):
     """The GPU's code on the CPU: Triton reads TRITON_INTERPRET when it is imported, hence a process of its own."""
     cases = [(training, 0.0, True, True, 2), (training, 1.0, False, False, 0), (training, 0.2, True, True, 0)]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    program = KERNEL_CHECK.replace("{cases}", repr(cases))
+    program = KERNEL_CHECK.replace("{cases}", repr(cases)).replace("{training}", repr(training))
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

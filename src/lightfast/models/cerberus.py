@@ -319,5 +319,5 @@ def _halve(x: Lifted) -> Lifted:
     if even and z.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # Torch's pooling on the CPU looks for the places of the maxima too, and is slow where channels fill no vector.
         z = torch.maximum(z[:, :, ::2], z[:, :, 1::2])
-        return Lifted(torch.maximum(z[..., ::2], z[..., 1::2]), x.offset)
-    return Lifted(F.max_pool2d(z, 2), x.offset)
+        return x._replace(map=torch.maximum(z[..., ::2], z[..., 1::2]))
+    return x._replace(map=F.max_pool2d(z, 2))

@@ -236,7 +236,9 @@ class _OnLifted(nn.Module):
         self.layer, self.features = layer, features
 
     def forward(self, x: Lifted) -> Lifted:
-        return Lifted(self.layer(x.map if self.features is None else x.map[:, : self.features]), x.offset)
+        if self.features is None:
+            return x._replace(map=self.layer(x.map))
+        return Lifted(self.layer(x.map[:, : self.features]), x.offset)
 
 
 class _FromLifted(nn.Module):

@@ -21,7 +21,7 @@ from lightfast.nn import _center_act_triton as kernels
 from lightfast.nn import _native
 from lightfast.nn._center_act_triton import Features
 from lightfast.nn._constrained import autocast_weight
-from lightfast.nn._lifted import convolve_padded, fit_channels, has_idle_channels
+from lightfast.nn._lifted import convolve_padded, fit_channels, gets_idle_channels
 from lightfast.nn._norm_act import group_mean, over, spread
 
 __all__ = ["center_act", "center_relu_halve", "convolve"]
@@ -32,8 +32,10 @@ def convolve(z: Tensor, conv: Any, groups: int) -> tuple[Tensor, Tensor | None]:
 
     On a GPU it does, and the map that it gives has idle channels.
     """
-    if has_idle_channels(z):
-        return convolve_padded(z, conv, groups), conv.bias
+    if gets_idle_channels(z):
+        # By the bias it is known how many channels are features.
+        bias = z.new_zeros(conv.out_channels) if conv.bias is None else conv.bias
+        return convolve_padded(z, conv, groups), bias
     return F.conv2d(z, autocast_weight(conv), conv.bias, conv.stride, conv.padding), None
 
 
@@ -168,7 +170,7 @@ class _CenterAct(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         slope, groups = ctx.slope, ctx.groups
         dz = torch.zeros_like(z) if dz is None else dz
-        if not _native.suits(z):
+        if torch.is_grad_enabled() or _native.observed(dz) or not _native.suits(z):
             return _through_act(dz, z, d_level, groups, slope), None, None
         dz = _native.fit(dz, z)
         mean = _native.backward_moments(dz, z, z, z.new_zeros(z.shape[:2], dtype=torch.float32), slope)[0]

@@ -6,14 +6,16 @@ Like the passes in C, these functions know no gradients: the autograd functions 
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from lightfast.nn._native import is_last
 from lightfast.nn._norm_act_triton import padded_width, suits
+from lightfast.nn._triton import power_of_two
 
 __all__ = [
     "Features",
@@ -25,6 +27,9 @@ __all__ = [
     "suits_centring",
     "suits_joining",
 ]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 _TILE = 4096  # How many numbers a program works on at a time.
 _WHOLE = 16384  # The most numbers of an image, filled up to powers of two, that one program takes.
@@ -43,6 +48,17 @@ def _kernels() -> Any:
     return kernels
 
 
+def _where_its_map_is(launch: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Let a function launch its kernels on the device of its first argument, as torch's own do."""
+
+    @wraps(launch)
+    def launched(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        with torch.cuda.device_of(arguments[0]):
+            return launch(*arguments, **options)
+
+    return launched
+
+
 class Features(NamedTuple):
     """What a map's first channels are: so many features in `groups` equal contiguous runs; idle channels follow."""
 
@@ -54,7 +70,7 @@ def suits_centring(u: Tensor, what: Features) -> bool:
     """Whether the kernels can take the map `u`, or what is convolved from it to have these features."""
     if not suits(u, *what) or u.numel() == 0:
         return False
-    return _power_of_two(what.count) * _power_of_two(what.groups) <= _PAIRS
+    return power_of_two(what.count) * power_of_two(what.groups) <= _PAIRS
 
 
 def suits_joining(images: Tensor) -> bool:
@@ -65,6 +81,7 @@ def suits_joining(images: Tensor) -> bool:
     return not differentiable and images.shape[2] * images.shape[3] <= _JOINED_PIXELS
 
 
+@_where_its_map_is
 def center(
     u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, slope: float, cut: bool
 ) -> tuple[Tensor, Tensor]:
@@ -83,20 +100,21 @@ def center(
     level = u.new_empty(len(u), what.groups, dtype=torch.float32)
     positions = u.shape[2] * u.shape[3]
     block_p, block_c = _tile(u, positions)
-    whole = _power_of_two(positions) * block_c <= _WHOLE
+    whole = power_of_two(positions) * block_c <= _WHOLE
     if whole:
-        block_p = _power_of_two(positions)
+        block_p = power_of_two(positions)
     sums = level[None] if whole else _sums(u, None, slope)
     _kernels().center_kernel[(len(u), -(-positions // block_p))](
         u, sums, _or(bias, level), _or(_plain(offset), level), z, level, len(u), positions, slope,
         CHANNELS=u.shape[1], LAST=_lies_last(u), Z_CHANNELS=z.shape[1], Z_LAST=_lies_last(z),
         FEATURES=what.count, GROUPS=what.groups, HAS_BIAS=bias is not None, HAS_OFFSET=offset is not None,
-        WHOLE=whole, SPLITS=len(sums), BLOCK_P=block_p, BLOCK_C=block_c, BLOCK_G=_power_of_two(what.groups),
+        WHOLE=whole, SPLITS=len(sums), BLOCK_P=block_p, BLOCK_C=block_c, BLOCK_G=power_of_two(what.groups),
         num_warps=_warps(block_p * block_c),
     )  # fmt: skip
     return z, level
 
 
+@_where_its_map_is
 def backward_center(
     dz: Tensor,
     z: Tensor,
@@ -123,6 +141,7 @@ def backward_center(
     return du, d_bias
 
 
+@_where_its_map_is
 def halve(
     u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, with_places: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -138,9 +157,9 @@ def halve(
     places = torch.empty_like(z, dtype=torch.uint8) if with_places else None
     level = u.new_empty(images, what.groups, dtype=torch.float32)
     block_p, block_c = _tile(u, outputs, 2)
-    whole = 4 * _power_of_two(outputs) * block_c <= _WHOLE
+    whole = 4 * power_of_two(outputs) * block_c <= _WHOLE
     if whole:
-        block_p = _power_of_two(outputs)
+        block_p = power_of_two(outputs)
     sums = level[None] if whole else u.new_empty(_splits(u, outputs, block_p), images, channels, dtype=torch.float32)
     tensors = (_or(bias, level), _or(_plain(offset), level))
     constants = {
@@ -153,7 +172,7 @@ def halve(
         "HAS_PLACES": with_places,
         "SPLITS": len(sums),
         "BLOCK_C": block_c,
-        "BLOCK_G": _power_of_two(what.groups),
+        "BLOCK_G": power_of_two(what.groups),
     }
     _kernels().halve_kernel[(images, len(sums))](
         u, *tensors, z, _or(places, level), sums, level, images, height, width,
@@ -169,6 +188,7 @@ def halve(
     return z, level, places
 
 
+@_where_its_map_is
 def backward_halve(
     dz: Tensor,
     places: Tensor,
@@ -195,6 +215,7 @@ def backward_halve(
     return du, d_bias
 
 
+@_where_its_map_is
 def join(images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Images (N, 3, H, W) less `o = -log mean exp(-x)`, each colour beside its mean, and `o` (N, 3).
 
@@ -205,7 +226,7 @@ def join(images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shape = torch.Size((count, padded_width(6, images), height, width))
     joined = _room(shape, dtype != torch.float32 or is_last(images), images, dtype)
     offset = images.new_empty(count, 3)
-    block_p = min(2048, _power_of_two(height * width))
+    block_p = min(2048, power_of_two(height * width))
     _kernels().join_kernel[(count,)](
         images, joined, offset, height * width, math.log(height * width),
         LAST=is_last(images), CHANNELS=shape[1], JOINED_LAST=is_last(joined), BLOCK_P=block_p,
@@ -237,15 +258,15 @@ def _of_gradient(
 ) -> tuple[int, dict[str, Any]]:
     """How many rows of programs a backward pass needs, and its constants: one more a group for the bias."""
     splits, images, _ = sums.shape
-    block_s = _power_of_two(what.count // what.groups)
+    block_s = power_of_two(what.count // what.groups)
     constants = {
         "FEATURES": what.count,
         "GROUPS": what.groups,
         "HAS_BIAS": bias is not None,
         "HAS_LEVEL": d_level is not None,
         "SPLITS": splits,
-        "BLOCK_G": _power_of_two(what.groups),
-        "BLOCK_N": max(1, min(_power_of_two(splits * images), _SUMS // block_s)),
+        "BLOCK_G": power_of_two(what.groups),
+        "BLOCK_N": max(1, min(power_of_two(splits * images), _SUMS // block_s)),
         "BLOCK_S": block_s,
     }
     return images + (0 if bias is None else what.groups), constants
@@ -256,24 +277,20 @@ def _tile(x: Tensor, positions: int, share: int = 1) -> tuple[int, int]:
 
     Of a contiguous map it has some positions however many channels there are, since those lie in a row.
     """
-    channels = _power_of_two(x.shape[1])
+    channels = power_of_two(x.shape[1])
     fewest = 1 if _lies_last(x) or channels > 512 else 16
-    return min(_power_of_two(positions), max(fewest, _TILE // share // channels)), channels
+    return min(power_of_two(positions), max(fewest, _TILE // share // channels)), channels
 
 
 def _splits(x: Tensor, positions: int, block_p: int) -> int:
     """Among how many programs an image of `x` is shared out: a power of two."""
-    most = min(_SPLITS, _power_of_two(-(-positions // block_p)), _SUMS // _power_of_two(x.shape[1]))
-    return max(1, min(most, _power_of_two(_PROGRAMS // len(x))))
+    most = min(_SPLITS, power_of_two(-(-positions // block_p)), _SUMS // power_of_two(x.shape[1]))
+    return max(1, min(most, power_of_two(_PROGRAMS // len(x))))
 
 
 def _lies_last(x: Tensor) -> bool:
     """Whether a map lies pixel by pixel, as far as the kernels are concerned: a single pixel lies so, too."""
     return is_last(x) or x.shape[2] * x.shape[3] == 1
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
 
 
 def _warps(numbers: int, fewest: int = 1) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lightfast.functional import add_offset, group_pool
 from lightfast.nn._constrained import Constrained, autocast_weight, forgotten
 from lightfast.nn._conv import Conv2d
+from lightfast.nn._native import is_last, observed
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
@@ -34,7 +35,7 @@ __all__ = [
     "convolve_padded",
     "fit_channels",
     "fit_weight",
-    "has_idle_channels",
+    "gets_idle_channels",
     "lower",
     "made_from",
     "moved",
@@ -107,7 +108,7 @@ class NormActUnit(nn.Module):
         # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
         worth = u.shape[2] * u.shape[3] > 1 or not norm.training
         if self.share_moments is None and worth and suits(u, features, groups):
-            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1])
+            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1], features)
             z, offset = norm_act_kernels(u, shortcut, *parameters, norm.num_batches_tracked, groups, self.slope)
         else:
             if norm.training and norm.num_batches_tracked is not None:
@@ -163,7 +164,7 @@ class ConvNormAct2d(NormActUnit):
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
         conv, added = self.conv, None if shortcut is None else shortcut.map
-        if has_idle_channels(x.map):
+        if gets_idle_channels(x.map):
             return self._finish(x, convolve_padded(x.map, conv, self.offset_groups), added)
         weight = autocast_weight(conv)
         with forgotten(conv, weight):
@@ -177,7 +178,7 @@ def moved(x: Lifted, offset: Tensor, z: Tensor, features: int) -> Lifted:
     return Lifted(z, None if x.offset is None else x.offset + offset, features if idle else None)
 
 
-def has_idle_channels(z: Tensor) -> bool:
+def gets_idle_channels(z: Tensor) -> bool:
     """Whether what is convolved from `z` gets idle channels: on a GPU, compilers or not."""
     return z.is_cuda
 
@@ -194,10 +195,10 @@ def convolve_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None =
     :func:`made_from` has it.
     """
     dtype = working_dtype(z)
-    last = dtype != torch.float32 or (z.shape[1] > 1 and z.is_contiguous(memory_format=torch.channels_last))
+    last = dtype != torch.float32 or (not observed(z) and is_last(z))
     layout = torch.channels_last if last else torch.contiguous_format
     weight = padded_weight(conv, groups, dtype, layout, made)
-    z = fit_channels(z.to(dtype), weight.shape[1]).contiguous(memory_format=layout)
+    z = fit_channels(z.to(dtype), weight.shape[1], conv.in_channels).contiguous(memory_format=layout)
     padding: Any = conv.padding
     return F.conv2d(z, weight, None, conv.stride, padding)
 
@@ -235,12 +236,21 @@ def fit_weight(
     return (F.pad(weight, idle) if any(idle) else weight).contiguous(memory_format=memory_format)
 
 
-def fit_channels(z: Tensor, channels: int) -> Tensor:
-    """`z` with idle channels added up to `channels`, if it has fewer."""
+def fit_channels(z: Tensor, channels: int, features: int | None = None) -> Tensor:
+    """`z` with idle channels added up to `channels`, if it has fewer; of so many features, if that is said."""
+    if features is not None:
+        _check_channels(z, features)
     missing = channels - z.shape[1]
     return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing > 0 else z
 
 
 def without_idle(z: Tensor, features: int) -> Tensor:
     """The features of a map alone."""
+    _check_channels(z, features)
     return z if z.shape[1] == features else z[:, :features]
+
+
+def _check_channels(z: Tensor, features: int) -> None:
+    """Raise where a map has other features: idle channels would hide it."""
+    if z.shape[1] not in (features, -(-features // 8) * 8):
+        raise ValueError(f"expected a map of {features} features, but got {z.shape[1]} channels")

@@ -23,7 +23,7 @@ from lightfast.nn._lifted import (
     NormActUnit,
     fit_channels,
     fit_weight,
-    has_idle_channels,
+    gets_idle_channels,
     made_from,
     padded_weight,
     without_idle,
@@ -79,7 +79,7 @@ def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Mad
         return _met(raw, conv, groups, (inputs, outputs), dtype, layout)
 
     weight = (made or made_from(conv))((inputs, outputs, dtype), make)
-    z = fit_channels(z.to(dtype), inputs)
+    z = fit_channels(z.to(dtype), inputs, conv.in_channels)
     z = z.contiguous(memory_format=torch.channels_last) if half else z
     padding: Any = conv.padding
     return F.conv_transpose2d(z, weight, None, conv.stride, padding)
@@ -97,7 +97,9 @@ def from_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | No
         return _met(raw, conv, groups, channels, dtype, layout_of(raw))
 
     weight = (made or made_from(conv))(("row", channels, dtype), make)
-    return from_row(fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight), weight)
+    return from_row(
+        fit_channels(z.to(dtype), channels[0], conv.in_channels).flatten(1) @ as_row(weight, weight), weight
+    )
 
 
 def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tuple[Tensor, Tensor]:
@@ -106,7 +108,7 @@ def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tupl
     channels = padded_width(conv.in_channels, z), padded_width(conv.out_channels, z)
     z, level = _centred(without_idle(z, conv.in_channels), groups)
     weight = fit_weight(conv.weight, *channels, dtype, layout_of(conv.weight))
-    rows = fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight)
+    rows = fit_channels(z.to(dtype), channels[0], conv.in_channels).flatten(1) @ as_row(weight, weight)
     return from_row(rows, weight), level
 
 
@@ -115,7 +117,7 @@ def squeeze_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = 
     dtype = working_dtype(z)
     layout = torch.contiguous_format if conv.weight.is_contiguous() else torch.channels_last
     weight = padded_weight(conv, groups, dtype, layout, made)
-    z = fit_channels(z.to(dtype), weight.shape[1])
+    z = fit_channels(z.to(dtype), weight.shape[1], conv.in_channels)
     return F.linear(as_row(z, weight), as_row(weight, weight))[..., None, None]
 
 
@@ -217,7 +219,7 @@ class SqueezeNormAct(NormActUnit):
 
     def forward(self, x: Lifted) -> Lifted:
         conv, z = self.conv, x.map
-        if has_idle_channels(z):
+        if gets_idle_channels(z):
             return self._finish(x, squeeze_padded(z, conv, self.offset_groups))
         z = without_idle(z, conv.in_channels)
         if _centres(conv, z):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lightfast.functional import statistics_dtype
 from lightfast.nn import _native
@@ -68,8 +69,8 @@ def norm_act(
     inferred = _infer(*arguments)
     if inferred is not None:
         return inferred
-    if torch.compiler.is_compiling():
-        # A compiler differentiates and fuses the plain operations by itself.
+    if _native.observed(u):
+        # A compiler differentiates and fuses the plain operations by itself, and transforms know no others.
         z, found, _ = _forward(*arguments)
         offset, mean, var = found.offset, found.mean, found.var
     else:
@@ -218,7 +219,7 @@ def _through_activation(dz: Tensor, z: Tensor, slope: float) -> Tensor:
 
 
 class _NormAct(torch.autograd.Function):
-    """Forward and backward in two passes each; everything between them on (N, C)."""
+    """Forward and backward in two passes each; everything between them on (N, C), and kept without its own gradient."""
 
     @staticmethod
     def forward(
@@ -242,6 +243,7 @@ class _NormAct(torch.autograd.Function):
         return z, found.offset, found.mean, found.var
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         dz, doffset = grads[0], grads[1]
         u, z, mean, weight, scale, deviation, inverse = ctx.saved_tensors
@@ -250,7 +252,7 @@ class _NormAct(torch.autograd.Function):
         per_image = u[0, 0].numel()
         exact = mean.dtype
         dz = torch.zeros_like(z) if dz is None else dz
-        native = _native.suits(u)
+        native = _native.suits(u) and not _native.observed(dz)
         dz = _native.fit(dz, u) if native else dz
         dq_mean, dq_u = (_native.backward_moments if native else _backward_moments)(dz, z, u, mean, slope)
 

@@ -103,8 +103,8 @@ def coefficients_kernel(
         if HAS_TRACKED and group == 0:
             tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
     else:
-        batch_mean = tl.load(running_mean_ptr + c, mask=real, other=0.0)
-        batch_var = tl.load(running_var_ptr + c, mask=real, other=1.0)
+        batch_mean = tl.load(running_mean_ptr + c, mask=real, other=0.0).to(tl.float32)
+        batch_var = tl.load(running_var_ptr + c, mask=real, other=1.0).to(tl.float32)
     inverse = 1.0 / tl.sqrt(batch_var + eps)
     scale = weight * inverse
     tl.store(scale_ptr + c, scale, mask=real)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lightfast.nn._native import observed
 from lightfast.nn._statistics import Statistics
+from lightfast.nn._triton import available, power_of_two
 
 __all__ = ["Folded", "Norm", "can_infer", "infer", "norm_act_kernels", "padded_width", "suits"]
 
@@ -30,17 +31,12 @@ def _kernels() -> Any:
     return kernels
 
 
-@cache
-def _available() -> bool:
-    return find_spec("triton") is not None
-
-
 def suits(x: Tensor, features: int, groups: int) -> bool:
     """Whether the kernels can take maps like `x`: on a GPU, in a precision they know, and not under a compiler.
 
     A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
     """
-    if not x.is_cuda or observed(x) or not _available():
+    if not x.is_cuda or observed(x) or not available():
         return False
     known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return known and x.dim() == 4 and features // groups <= 2048
@@ -68,11 +64,14 @@ def norm_act_kernels(
 ) -> tuple[Tensor, Tensor]:
     """As `norm_act`, for `u` with idle channels after its features; `tracked` counts batches."""
     mean, var = statistics.running_mean, statistics.running_var
+    weight, bias = weight.contiguous(), bias.contiguous()
+    pre_bias = None if pre_bias is None else pre_bias.contiguous()
     differentiable = any(x is not None and x.requires_grad for x in (u, shortcut, pre_bias, weight, bias))
     for_use = not statistics.training and not (differentiable and torch.is_grad_enabled())
     if for_use and mean is not None and var is not None and can_infer(len(weight), groups):
         return infer(u, shortcut, pre_bias, Norm(weight, bias, mean, var, statistics.eps), groups, slope)
-    return _NormActKernels.apply(u, shortcut, pre_bias, weight, bias, statistics, tracked, groups, slope)
+    with torch.cuda.device_of(u):
+        return _NormActKernels.apply(u, shortcut, pre_bias, weight, bias, statistics, tracked, groups, slope)
 
 
 class Norm(NamedTuple):
@@ -99,7 +98,7 @@ class Folded(NamedTuple):
 
 def can_infer(features: int, groups: int) -> bool:
     """Whether :func:`infer` can take maps of so many features: one program sees all of an image's group means."""
-    return _power_of_two(features) * _power_of_two(groups) <= _BELONGS
+    return power_of_two(features) * power_of_two(groups) <= _BELONGS
 
 
 def infer(
@@ -121,29 +120,32 @@ def infer(
     u, shortcut = _in_rows(u, shortcut)
     z = u.new_empty_strided(u.shape, u.stride())
     offset = u.new_empty(u.shape[0], groups, dtype=torch.float32)
-    numbers = _power_of_two(u.shape[2] * u.shape[3]) * _power_of_two(u.shape[1])
+    numbers = power_of_two(u.shape[2] * u.shape[3]) * power_of_two(u.shape[1])
     by = _infer_at_once if numbers <= _IMAGE else _infer_in_passes
-    by(u, shortcut, pre_bias, how, slope, z, offset)
+    with torch.cuda.device_of(u):
+        by(u, shortcut, pre_bias, how, slope, z, offset)
     return z, offset
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
+def _step(x: Tensor) -> int:
+    """The stride of positions in a map whose rows follow one another; that of an axis of size 1 says nothing."""
+    return x.stride(3) if x.shape[3] > 1 else x.stride(2) if x.shape[2] > 1 else 1
 
 
 def _strides(x: Tensor) -> tuple[int, int, int]:
     """Of images, channels, positions."""
-    return x.stride(0), x.stride(1), x.stride(3)
+    return x.stride(0), x.stride(1), _step(x)
 
 
 def _places(x: Tensor) -> tuple[int, int]:
     """The strides of images, in multiples of that of positions, and of channels."""
-    return x.stride(0) // (x.stride(3) or 1), x.stride(1)
+    return x.stride(0) // (_step(x) or 1), x.stride(1)
 
 
 def _merges(x: Tensor) -> bool:
     """Whether rows follow one another, so that pixels have one stride; and images, at so many times it."""
-    return x.stride(2) == x.shape[3] * x.stride(3) and x.stride(0) % (x.stride(3) or 1) == 0
+    follow = min(x.shape[2:]) == 1 or x.stride(2) == x.shape[3] * x.stride(3)
+    return follow and x.stride(0) % (_step(x) or 1) == 0
 
 
 def _in_rows(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -156,17 +158,17 @@ def _in_rows(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]
 
 def _tile(x: Tensor, numbers: int) -> dict[str, int]:
     """Positions and channels of a tile: wide in the direction in which the map lies in memory."""
-    channels = min(64, _power_of_two(x.shape[1])) if x.stride(1) == 1 else 1
-    return {"BLOCK_P": min(_power_of_two(x.shape[2] * x.shape[3]), numbers // channels), "BLOCK_C": channels}
+    channels = min(64, power_of_two(x.shape[1])) if x.stride(1) == 1 else 1
+    return {"BLOCK_P": min(power_of_two(x.shape[2] * x.shape[3]), numbers // channels), "BLOCK_C": channels}
 
 
 def _strip(x: Tensor) -> dict[str, int]:
     """The tile of a pass that adds up an image's positions: as narrow as it takes to give every processor programs."""
     images, channels = x.shape[:2]
-    wide = min(64, _power_of_two(channels)) if x.stride(1) == 1 else 1
+    wide = min(64, power_of_two(channels)) if x.stride(1) == 1 else 1
     while wide > 16 and images * -(-channels // wide) < _PROGRAMS:
         wide //= 2
-    long = min(_power_of_two(x.shape[2] * x.shape[3]), _STRIP // wide)
+    long = min(power_of_two(x.shape[2] * x.shape[3]), _STRIP // wide)
     return {"BLOCK_P": long, "BLOCK_C": wide, "num_warps": min(16, max(1, long * wide // 1024))}
 
 
@@ -183,13 +185,13 @@ def _tiles(x: Tensor, tile: dict[str, int]) -> tuple[int, int, int]:
 
 def _known(u: Tensor, **others: Tensor) -> dict[str, int]:
     """What the compiler is told of the maps: how many channels, and the strides of positions, by their names."""
-    return {"CHANNELS": u.shape[1], "U_P": u.stride(3), **{name: x.stride(3) for name, x in others.items()}}
+    return {"CHANNELS": u.shape[1], "U_P": _step(u), **{name: _step(x) for name, x in others.items()}}
 
 
 def _block(images: int, size: int) -> dict[str, int]:
     """Images and features of a tile of what is between the passes, for groups of `size` features."""
-    features = _power_of_two(size)
-    rows = max(1, min(_power_of_two(images), _BLOCK // features))
+    features = power_of_two(size)
+    rows = max(1, min(power_of_two(images), _BLOCK // features))
     return {"BLOCK_N": rows, "BLOCK_S": features, "num_warps": min(16, max(4, rows * features // 1024))}
 
 
@@ -207,8 +209,8 @@ def _of_norm(
         "FOLDED": isinstance(how, Folded),
         "HAS_PRE_BIAS": pre_bias is not None,
         "HAS_SHORTCUT": shortcut is not None,
-        "BLOCK_C": _power_of_two(channels),
-        "BLOCK_G": _power_of_two(groups),
+        "BLOCK_C": power_of_two(channels),
+        "BLOCK_G": power_of_two(groups),
     }
     return (how[0] if pre_bias is None else pre_bias, *how[:4]), eps, constants
 
@@ -228,7 +230,7 @@ def _infer_at_once(
     pointers, eps, constants = _of_norm(how, pre_bias, shortcut, channels, groups)
     s = u if shortcut is None else shortcut
     (u_n, u_c, u_p), (s_n, s_c, s_p) = _strides(u), _strides(s)
-    block_p = _power_of_two(positions)
+    block_p = power_of_two(positions)
     _kernels().infer_kernel[(images,)](
         u, s, *pointers, z, offset, positions, features, features // groups, groups, slope, eps,
         CHANNELS=channels, U_N=u_n, U_C=u_c, U_P=u_p, S_N=s_n, S_C=s_c, S_P=s_p, BLOCK_P=block_p, **constants,
@@ -316,6 +318,7 @@ class _NormActKernels(torch.autograd.Function):
         return z, offset
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         kernels = _kernels()
         u, z, mean, deviation, scale, inverse, weight, bias, pre_bias = ctx.saved_tensors

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from lightfast.functional import project_weight
 from lightfast.nn._native import observed
+from lightfast.nn._triton import available, power_of_two
 
 __all__ = ["fit_padded", "layout_of", "project_padded", "suits_weight"]
 
@@ -39,11 +39,6 @@ def _kernel() -> Any:
 
 
 @cache
-def _available() -> bool:
-    return find_spec("triton") is not None
-
-
-@cache
 def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -53,7 +48,7 @@ def suits_weight(weight: Tensor, dtype: torch.dtype) -> bool:
 
     A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
     """
-    if observed(weight) or not (weight.is_cuda or _interpreted()) or not _available():
+    if observed(weight) or not (weight.is_cuda or _interpreted()) or not available():
         return False
     small = 0 < weight.numel() < 2**31 and weight.shape[2:].numel() <= _MOST_TAPS
     return small and weight.dtype in _PRECISIONS and dtype in _PRECISIONS
@@ -153,7 +148,8 @@ class _Fit(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, form: _Form, onto: _Form, how: _How, wanted: bool) -> Tensor:
         ctx.forms, ctx.how = (form, onto), how
         out = torch.empty(onto.shape, dtype=onto.dtype, device=weight.device, memory_format=onto.memory_format)
-        _launch(weight, out, how, wanted)
+        with torch.cuda.device_of(weight):
+            _launch(weight, out, how, wanted)
         return out
 
     @staticmethod
@@ -194,7 +190,7 @@ def _launch(weight: Tensor, out: Tensor, how: _How, with_share: bool) -> None:
         # The taps of all inputs lie in a row.
         source, target = (_Axes(axes.outputs, axes.taps, 0) for axes in (source, target))
         inputs, out_inputs, side, taps = inputs * taps, out_inputs * taps, 1, 1
-    block_t = 1 if how.stride**2 == taps and min(source.taps, target.taps) > 1 else _power_of_two(taps)
+    block_t = 1 if how.stride**2 == taps and min(source.taps, target.taps) > 1 else power_of_two(taps)
     if how.groups:
         run = inputs // how.groups
         extent = run + out_inputs - inputs
@@ -202,7 +198,7 @@ def _launch(weight: Tensor, out: Tensor, how: _How, with_share: bool) -> None:
         block_i = _inputs_of_a_tile(extent, block_o * block_t)
     else:
         block_o = 1
-        run = extent = block_i = min(_power_of_two(out_inputs), _TILE // block_t)
+        run = extent = block_i = min(power_of_two(out_inputs), _TILE // block_t)
     grid = (-(-out_outputs // block_o), how.groups or -(-out_inputs // run), -(-taps // block_t))
     tile = block_o * block_i * block_t
     again = extent > block_i
@@ -249,7 +245,7 @@ def _outputs_of_a_tile(source: _Axes, target: _Axes, outputs: int, length: int, 
         most = max(most, 16 // max(1, nearest))
     if nearest == 1:
         least = 4
-    most = min(_power_of_two(most), _power_of_two(outputs))
+    most = min(power_of_two(most), power_of_two(outputs))
     while most > least and -(-outputs // most) * pieces < _PROGRAMS:
         most //= 2
     return most
@@ -257,9 +253,5 @@ def _outputs_of_a_tile(source: _Axes, target: _Axes, outputs: int, length: int, 
 
 def _inputs_of_a_tile(extent: int, columns: int) -> int:
     """All of them, if so many for each of some columns fit into registers."""
-    block = _power_of_two(extent)
+    block = power_of_two(extent)
     return block if block * columns <= _AT_ONCE else max(1, _AT_A_TIME // columns)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
