@@ -23,11 +23,11 @@ from lightfast.convert._layers import (
     unary_layer,
 )
 from lightfast.convert._layout import Layout, layout_of
+from lightfast.convert._modules import Modules
 from lightfast.convert._regions import varying_nodes
 from lightfast.convert._report import Change, Conversion
 from lightfast.functional import Scope
 from lightfast.groups import Groups
-from lightfast.nn._constrained import Constrained
 from lightfast.response import NoResponse, Response, Space, apply
 from lightfast.response._call import map_leaves
 from lightfast.response._interpret import constant, shapes_of
@@ -87,13 +87,11 @@ class Rewriter:
     ) -> None:
         self.network, self.first, self.layout, self.space = network, first, layout, space
         self.plain, self.heads, self.leaves, self.options, self.report = plain, heads, leaves, options, report
-        self.root, self.graph = nn.Module(), fx.Graph()
+        self.modules, self.graph = Modules(options.weights == "project"), fx.Graph()
         self.new: dict[fx.Node, Any] = {}
         self.values: dict[fx.Node, Any] = {}
         self.references: dict[fx.Node, tuple[Reference, ...]] = {}
         self.centred: dict[fx.Node, tuple[fx.Node, Reference]] = {}
-        self.layers: dict[tuple[Any, ...], str] = {}
-        self.owners: dict[str, nn.Module] = {}
         self.varying = varying_nodes(network.graph)
         self.order = {node: index for index, node in enumerate(network.graph.nodes)}
 
@@ -115,7 +113,7 @@ class Rewriter:
             else:
                 self._visit(node)
         self.graph.lint()
-        return fx.GraphModule(self.root, self.graph, name)
+        return fx.GraphModule(self.modules.root, self.graph, name)
 
     def _output(self, node: fx.Node) -> None:
         """Return what the model returned; as plain Python where its inputs and outputs are built-in containers."""
@@ -181,12 +179,12 @@ class Rewriter:
         options = {"out_groups": out_groups, "padding_mode": self.options.padding_mode}
         key = (path, "equivariant", layout.groups, out_groups, tuple(weight.shape))
         layer = linear_layer(name, call, weight, bias, layout.groups, **options)
-        place = self._layer(key, path, layer, {"weight": weight, "bias": bias})
-        module = self.root.get_submodule(place)
+        place = self.modules.layer(key, path, layer, {"weight": weight, "bias": bias})
+        module = self.modules.root.get_submodule(place)
         self._note(place, _plain_name(name), type(module).__name__, "its weights are kept on the constraint")
         new = self.graph.call_module(place, (self._node(value),))
         if scores:
-            place = self._place(f"{path}_scores" if path else "scores", GroupScores(self.space.groups, axis))
+            place = self.modules.place(f"{path}_scores" if path else "scores", GroupScores(self.space.groups, axis))
             self._note(place, "class scores", "GroupScores", "averaged over groups, less their mean over classes")
             self._set(node, self.graph.call_module(place, (new,)), Response(self._shape(node)))
             return
@@ -208,7 +206,7 @@ class Rewriter:
         if any(amounts) and (self.options.padding_mode == "mean" or layout.images != 0):
             return False
         projection = ProjectedWeight(layout.groups, out_groups, call.get("groups", 1))
-        place = self._place(self._path(node, "projected"), projection)
+        place = self.modules.place(self._path(node, "projected"), projection)
         self._note(place, _plain_name(name), "projected weight", "its weight is computed, and kept on the constraint")
         operand = self._node(value)
         if any(amounts):
@@ -228,7 +226,9 @@ class Rewriter:
         weight, bias = self._attribute(call["weight"].target), self._bias(call["bias"])
         operand, references = self._still(call["input"], node)
         key = (path, "plain", tuple(weight.shape))
-        place = self._layer(key, path, linear_layer(name, call, weight, bias, None), {"weight": weight, "bias": bias})
+        place = self.modules.layer(
+            key, path, linear_layer(name, call, weight, bias, None), {"weight": weight, "bias": bias}
+        )
         self._finish(node, self.graph.call_module(place, (operand,)), references)
         if self._layout(call["input"]) is not None:
             after = _ADAPTED if self._layout(node) is not None else _PLAIN
@@ -259,7 +259,7 @@ class Rewriter:
             module.to(tensors["weight"].device, tensors["weight"].dtype)
         # The same layer called twice is one layer, unless features are laid out differently.
         key = (path, type(module), groups, options.get("dim"), module.extra_repr())
-        place = self._layer(key, path, module, tensors)
+        place = self.modules.layer(key, path, module, tensors)
         if groups is not None:
             assert layout is not None
             self._note(place, _plain_name(name), type(module).__name__, "applied to the centred map")
@@ -302,7 +302,7 @@ class Rewriter:
         assert layout is not None
         path = self._path(node, "shortcut")
         module = Center(layout.groups, self.options.scope, layout.images, layout.features)
-        place = self._place(path, module)
+        place = self.modules.place(path, module)
         value = self._derived(node, {older: Response(self._shape(older))})
         if value is None:
             self._repaired(node, "add")
@@ -334,7 +334,7 @@ class Rewriter:
                 return
             own = Layout(layout.images, layout.features, groups, layout.owners)
             reference = self._center(moving[0], node)[1]
-            place = self._place(self._path(node, "restore"), Shift(groups, 1, layout.images, layout.features))
+            place = self.modules.place(self._path(node, "restore"), Shift(groups, 1, layout.images, layout.features))
             self._note(place, "joined part that does not move", "group means added", "so that all parts move alike")
             new = self.graph.call_module(place, (self._node(part), reference.pool))
             lifted[part] = (new, own.response(shape, self.space))
@@ -358,11 +358,11 @@ class Rewriter:
         call = arguments(node) if name else {}
         special = plain_layer(name, call) if name else None
         if special is not None:
-            place = self._place(self._path(node, "attention"), special)
+            place = self.modules.place(self._path(node, "attention"), special)
             operands = [call[key] for key in ("query", "key", "value", "attn_mask") if call[key] is not None]
             new = self.graph.call_module(place, tuple(replaced.get(o) or self._node(o) for o in operands))
         elif node.op == "call_module":
-            place = self._layer((node.target, "own"), str(node.target), self._own_module(str(node.target)), {})
+            place = self.modules.layer((node.target, "own"), str(node.target), self._own_module(str(node.target)), {})
             new = self.graph.call_module(place, tuple(replaced.get(a) or self._node(a) for a in node.all_input_nodes))
         else:
             new = self.graph.node_copy(node, lambda n: replaced[n] if n in replaced else self._node(n))
@@ -390,9 +390,9 @@ class Rewriter:
                 )
             at = self._path(operand, "pool") if operand.op != "placeholder" else "pool"
             pool = self.graph.call_module(
-                self._place(at, Pool(layout.groups, layout.images, layout.features)), (self._node(operand),)
+                self.modules.place(at, Pool(layout.groups, layout.images, layout.features)), (self._node(operand),)
             )
-            shift = self._place(
+            shift = self.modules.place(
                 self._path(operand, "center") if operand.op != "placeholder" else "center",
                 Shift(layout.groups, -1, layout.images, layout.features),
             )
@@ -414,7 +414,7 @@ class Rewriter:
             self._set(node, new, Response(shape), references)
             return
         reference, layout = fitting[0]
-        place = self._place(self._path(node, "restore"), Shift(layout.groups, 1, layout.images, layout.features))
+        place = self.modules.place(self._path(node, "restore"), Shift(layout.groups, 1, layout.images, layout.features))
         lifted = self.graph.call_module(place, (new, reference.pool))
         self._set(node, lifted, layout.response(shape, self.space))
 
@@ -445,13 +445,7 @@ class Rewriter:
         """The new node of an old one; parameters are taken over when they are first used."""
         if node not in self.new:
             path = str(node.target)
-            owner, _, name = path.rpartition(".")
-            module = _descend(self.root, owner)
-            tensor = self._attribute(path)
-            if isinstance(tensor, nn.Parameter):
-                module.register_parameter(name, nn.Parameter(tensor.detach().clone(), tensor.requires_grad))
-            else:
-                module.register_buffer(name, tensor.detach().clone())
+            self.modules.take_over(path, self._attribute(path))
             self.new[node] = self.graph.get_attr(path)
         return self.new[node]
 
@@ -474,34 +468,6 @@ class Rewriter:
     def _own_module(self, path: str) -> nn.Module:
         return self.network.get_submodule(path)
 
-    def _layer(self, key: tuple[Any, ...], path: str, layer: nn.Module, tensors: dict[str, Tensor | None]) -> str:
-        """Where a layer is: where the same one was put before, or a new place, with the model's weights loaded.
-
-        A layer that is called with features laid out differently is there once for each, with the same parameters.
-        """
-        if key not in self.layers:
-            first = self.owners.get(path)
-            if first is None:
-                self._load(layer, tensors)
-            else:
-                for name, parameter in first.named_parameters(recurse=False):
-                    if getattr(layer, name, None) is not None and getattr(layer, name).shape == parameter.shape:
-                        setattr(layer, name, parameter)
-            if tensors:
-                self.owners.setdefault(path, layer)
-            self.layers[key] = self._place(path or "layer", layer)
-        return self.layers[key]
-
-    def _place(self, path: str, module: nn.Module) -> str:
-        """Put a module at a path, or beside it if that is taken."""
-        free, number = path, 0
-        while _taken(self.root, free):
-            number += 1
-            free = f"{path}_{number}"
-        owner, _, name = free.rpartition(".")
-        _descend(self.root, owner).add_module(name, module)
-        return free
-
     def _path(self, node: fx.Node, name: str) -> str:
         """A readable place for what belongs to a node: inside the module that it comes from."""
         stack = stack_of(node)
@@ -513,18 +479,6 @@ class Rewriter:
     def _where(self, node: fx.Node, name: str) -> str:
         stack = stack_of(node)
         return (stack[-1][1] if stack else "") or name or "the network"
-
-    def _load(self, module: nn.Module, tensors: dict[str, Tensor | None]) -> None:
-        """Take over weights, projected onto the constraint where there is one; or leave the layer's own fresh ones."""
-        if self.options.weights == "init":
-            return
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                target = getattr(module, name, None)
-                if tensor is not None and isinstance(target, Tensor):
-                    target.copy_(tensor)
-            if isinstance(module, Constrained):
-                module.weight.copy_(module.projected_weight())
 
     def _note(self, path: str, before: str, after: str, why: str) -> None:
         self.report.changes.append(Change(path, before, after, why))
@@ -562,26 +516,3 @@ def _is_builtin(returned: Any) -> bool:
     if type(returned) is dict:
         return all(map(_is_builtin, returned.values()))
     return returned is None or isinstance(returned, fx.Node | int | float)
-
-
-def _descend(root: nn.Module, path: str) -> nn.Module:
-    """The module at a path; empty ones are made on the way."""
-    for name in filter(None, path.split(".")):
-        if name not in root._modules:
-            root.add_module(name, nn.Module())
-        child = root._modules[name]
-        assert child is not None
-        root = child
-    return root
-
-
-def _taken(root: nn.Module, path: str) -> bool:
-    """Whether something other than an empty holder of modules is at a path."""
-    for name in path.split("."):
-        if hasattr(root, name) and name not in root._modules:
-            return True
-        child = root._modules.get(name)
-        if child is None:
-            return False
-        root = child
-    return True
