@@ -170,7 +170,7 @@ class _CenterAct(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         slope, groups = ctx.slope, ctx.groups
         dz = torch.zeros_like(z) if dz is None else dz
-        if torch.is_grad_enabled() or _native.observed(dz) or not _native.suits(z):
+        if _wants_torch(dz) or not _native.suits(z):
             return _through_act(dz, z, d_level, groups, slope), None, None
         dz = _native.fit(dz, z)
         mean = _native.backward_moments(dz, z, z, z.new_zeros(z.shape[:2], dtype=torch.float32), slope)[0]
@@ -198,14 +198,22 @@ class _CenterActByKernels(torch.autograd.Function):
         z, bias = ctx.saved_tensors
         dz = torch.zeros_like(z) if dz is None else dz
         what: Features = ctx.what
-        if torch.is_grad_enabled() or _native.observed(dz):
-            # Somebody wants the gradient of the gradient, or a batch of them.
+        if _wants_torch(dz):
             du = _through_act(dz[:, : what.count], z[:, : what.count], d_level, what.groups, ctx.slope)
-            d_bias = None if bias is None else du.sum((0, 2, 3), dtype=bias.dtype)
-            du = fit_channels(du, ctx.shape[1])
+            du, d_bias = _with_bias(du, bias, ctx.shape[1])
         else:
             du, d_bias = kernels.backward_center(dz, z, d_level, ctx.shape, ctx.last, bias, what, ctx.slope)
         return du, d_bias, d_level if ctx.needs_input_grad[2] else None, None, None, None
+
+
+def _wants_torch(dz: Tensor) -> bool:
+    """Whether somebody wants the gradient of the gradient, or a batch of them."""
+    return torch.is_grad_enabled() or _native.observed(dz)
+
+
+def _with_bias(du: Tensor, bias: Tensor | None, channels: int) -> tuple[Tensor, Tensor | None]:
+    """The gradient of the map with its idle channels, and that of the bias."""
+    return fit_channels(du, channels), None if bias is None else du.sum((0, 2, 3), dtype=bias.dtype)
 
 
 def _through_act(dz: Tensor, z: Tensor, d_level: Tensor | None, groups: int, slope: float) -> Tensor:
@@ -236,8 +244,7 @@ class _CenterReluHalve(torch.autograd.Function):
         dz, d_level = grads
         (places,) = ctx.saved_tensors
         dz = torch.zeros_like(places, dtype=ctx.dtype) if dz is None else dz
-        if torch.is_grad_enabled() or _native.observed(dz):
-            # Somebody wants the gradient of the gradient, or a batch of them.
+        if _wants_torch(dz):
             return _spread_to_maxima(dz, places, d_level, ctx.shape[2:], ctx.groups), None
         return _native.backward_halve(dz, places, d_level, ctx.shape, ctx.groups, ctx.last), None
 
@@ -261,11 +268,9 @@ class _CenterReluHalveByKernels(torch.autograd.Function):
         places, bias = ctx.saved_tensors
         dz = torch.zeros_like(places, dtype=ctx.dtype) if dz is None else dz
         what: Features = ctx.what
-        if torch.is_grad_enabled() or _native.observed(dz):
+        if _wants_torch(dz):
             real = dz[:, : what.count], places[:, : what.count]
-            du = _spread_to_maxima(*real, d_level, ctx.shape[2:], what.groups)
-            d_bias = None if bias is None else du.sum((0, 2, 3), dtype=bias.dtype)
-            du = fit_channels(du, ctx.shape[1])
+            du, d_bias = _with_bias(_spread_to_maxima(*real, d_level, ctx.shape[2:], what.groups), bias, ctx.shape[1])
         else:
             du, d_bias = kernels.backward_halve(dz, places, d_level, ctx.shape, ctx.last, bias, what)
         return du, d_bias, d_level if ctx.needs_input_grad[2] else None, None
