@@ -9,10 +9,12 @@ from lightfast.bench import compare, growth
 from lightfast.bench import run as bench_run
 from lightfast.bench.compare import Comparison, Measurement, comparisons, measure
 from lightfast.bench.growth import Setting
+from lightfast.bench.launches import launches
 from lightfast.bench.levers import LEVERS, levers
 from lightfast.bench.subjects import SUBJECTS, VARIANTS, Subject, build, parse_subject
 from lightfast.bench.timing import Pace, Work, interleaved, peak_memory
 from lightfast.cli import main
+from lightfast.report.speed import speed_tables
 
 CPU = torch.device("cpu")
 TINY = Subject("resnet20", 2, 16)
@@ -168,6 +170,25 @@ def test_levers_are_put_back():
     before = places()
     levers(Subject("resnet20", 1, 8), "float32", CPU, Pace(0.0, (1, 1)))
     assert places() == before
+
+
+def test_launches_are_measured_in_every_way_that_there_is():
+    training, inference = launches(Subject("resnet20", 1, 8), "float32", CPU, Pace(0.0, (2, 2)))
+    for record in (training, inference):
+        assert {name: set(ways) for name, ways in record["variants"].items()} == {
+            "plain": {"graph", "eager"},
+            "ours": {"graph", "eager"},
+        }
+        assert record["variants"]["plain"]["graph"]["ratio"] == [1.0, 1.0, 1.0]
+    results = {"hardware": "", "device": "cpu", "comparisons": [], "skipped": [], "levers": [], "growth": []}
+    table = speed_tables({**results, "launches": [training, inference]})
+    assert "| training, ours" in table and "| callable" in table
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_graph_for_each_pass_on_a_gpu():
+    training, _ = launches(Subject("resnet20", 4, 32), "bfloat16", torch.device("cuda"), Pace(0.0, (2, 2)))
+    assert set(training["variants"]["ours"]) == {"graph", "callable", "eager"}
 
 
 def test_subjects_as_users_type_them():

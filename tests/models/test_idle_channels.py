@@ -9,6 +9,7 @@ import lightfast as lf
 from lightfast import models
 from lightfast.models import cerberus
 from lightfast.nn import _center_act, _center_act_triton, _lifted, _lifted_transposed
+from lightfast.nn._norm_act_triton import filled_up
 
 NETWORKS = [
     ("resnet20", {}, 16),
@@ -27,7 +28,7 @@ def with_idle_channels(monkeypatch):
         for module in (_lifted, _center_act, _lifted_transposed):
             monkeypatch.setattr(module, "gets_idle_channels", lambda z: True)
         for module in (_lifted, _lifted_transposed, _center_act_triton, cerberus):
-            monkeypatch.setattr(module, "padded_width", lambda features, place: -(-features // 8) * 8)
+            monkeypatch.setattr(module, "padded_width", lambda features, place, dtype: filled_up(features, dtype))
 
     return begin
 
@@ -65,7 +66,23 @@ def test_they_do_not_come_out(with_idle_channels):
     assert lf.nn.lower(lifted).shape == (2, 6, 5, 5)
 
 
-@pytest.mark.parametrize("channels", [1, 4, 6])
+@pytest.mark.parametrize(("first", "second"), [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_they_are_as_many_as_the_precision_wants(first, second, with_idle_channels):
+    units = lf.nn.ConvNormAct2d(3, 9, 3).to(first).eval(), lf.nn.ConvNormAct2d(9, 9, 3).to(second).eval()
+
+    def run(x):
+        middle = units[0](lf.nn.Lift(3)(x.to(first)))
+        return middle, lf.nn.lower(units[1](middle._replace(map=middle.map.to(second))))
+
+    x = torch.randn(2, 3, 7, 7)
+    _, expected = run(x)
+    with_idle_channels()
+    middle, got = run(x)
+    assert middle.map.shape[1] == filled_up(9, first) != filled_up(9, second)
+    torch.testing.assert_close(got, expected, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("channels", [1, 5, 6])
 def test_they_hide_no_wrong_map(channels, with_idle_channels):
     unit, x = lf.nn.ConvNormAct2d(3, 6, 3, padding=1), lf.nn.Lifted(torch.randn(2, channels, 5, 5), None)
     with_idle_channels()

@@ -121,7 +121,7 @@ for layout in LAYOUTS:
         joined, offset = kernels.join(images, torch.float32)
         assert joined.shape[1] == 6 and joined.is_contiguous(memory_format=layout)
         torch.testing.assert_close((joined.double(), offset.double()), wanted[:2], atol=1e-5, rtol=1e-5)
-        with mock.patch.object(kernels, "padded_width", lambda features, _: 8):
+        with mock.patch.object(kernels, "padded_width", lambda features, *_: 8):
             joined, offset = kernels.join(images, torch.bfloat16)
         assert joined.is_contiguous(memory_format=torch.channels_last)
         assert joined.shape[1] == 8 and not joined[:, 6:].any()
@@ -140,7 +140,7 @@ from lightfast.models import cerberus
 
 # What is done for a GPU is done on the CPU.
 _lifted.gets_idle_channels = _center_act.gets_idle_channels = lambda z: True
-_lifted.padded_width = kernels.padded_width = cerberus.padded_width = lambda features, _: -(-features // 8) * 8
+_lifted.padded_width = kernels.padded_width = cerberus.padded_width = lambda features, *_: -(-features // 8) * 8
 names = {
     "cerberus": dict(size=32, channels=(4, 6, 9, 12), hidden=15),
     "cerberus-local": dict(channels=(4, 7, 9, 12), hidden=15),

@@ -345,7 +345,7 @@ def test_fused_units_do_not_write_to_a_weight_that_is_applied_as_it_is():
 @torch.no_grad()
 def test_inference_by_the_kernels(dtype, layout, folded, features, size, with_shortcut, slope):
     def sample():
-        x = torch.randn(3, kernels.padded_width(features, torch.empty(0, device="cuda")), *size, device="cuda") + 3
+        x = torch.randn(3, kernels.filled_up(features, dtype), *size, device="cuda") + 3
         x[:, features:] = 0
         return x.to(dtype).contiguous(memory_format=layout)
 

@@ -179,13 +179,14 @@ def test_a_compiler_does_not_see_how_the_kernels_are_looked_for(monkeypatch):
 
 def test_the_kernels_stay_away_from_the_cpu():
     assert not suits(torch.zeros(2, 6, 4, 4), 6, 3)
-    assert padded_width(15, torch.zeros(1)) == 15
+    assert padded_width(15, torch.zeros(1), torch.float32) == 15
     assert fit_channels(torch.ones(1, 3, 2, 2), 8).sum() == 12
 
 
 KERNEL_CHECK = """
 import itertools
 import torch
+from lightfast.nn import _norm_act, _norm_act_triton
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import norm_act_kernels
 from lightfast.nn._statistics import Statistics
@@ -211,6 +212,10 @@ for training, slope, shortcut, last, idle in {cases}:
         loss = (z[:, :features] * weights[0][:, :features]).sum() + (offset * weights[1]).sum()
         results.append([z[:, :features], offset, *running, *torch.autograd.grad(loss, inputs)])
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)
+# Without running statistics, those of the batch are written down.
+given = torch.randn(4, 6, 3, 5), None, *torch.randn(3, 6), Statistics(True, None, None, 0.1, 1e-5)
+passed, offset = _norm_act_triton.forward_passes(*given, None, 3, 0.2)
+torch.testing.assert_close((passed, offset), _norm_act.forward_passes(*given, 3, 0.2), atol=1e-5, rtol=1e-5)
 # Of axes of size 1 the strides say nothing, in maps, shortcuts and gradients.
 flat = lambda z: z.squeeze(3).transpose(1, 2)
 for last, turned, read in itertools.product([True, False], [True, False], [flat, lambda z: z.transpose(2, 3)]):

@@ -54,7 +54,7 @@ LEVERS: dict[str, tuple[Lever, ...]] = {
     ),
     "cuda": (
         Lever("kernels in Triton", {(_lifted, "suits"): lambda *arguments: False}),
-        Lever("idle channels", {(_lifted, "padded_width"): lambda features, place: features}),
+        Lever("idle channels", {(_lifted, "padded_width"): lambda features, place, dtype: features}),
         Lever("CUDA graph", graph=False),
     ),
 }

@@ -15,6 +15,7 @@ import torch
 
 from lightfast.bench.compare import Comparison, Measurement, comparisons, measure
 from lightfast.bench.growth import growth
+from lightfast.bench.launches import launches
 from lightfast.bench.levers import levers
 from lightfast.bench.steps import PrecisionName
 from lightfast.bench.subjects import SUBJECTS, VARIANTS, parse_subject
@@ -25,7 +26,7 @@ from lightfast.tasks.workshop import write_json
 
 __all__ = ["Request", "run"]
 
-_EXTRAS = ("levers", "growth")
+_EXTRAS = ("levers", "launches", "growth")
 _COMPILE_SECONDS = {"cuda": 60.0, "cpu": 120.0}
 
 
@@ -45,6 +46,7 @@ class Request:
         compiled: whether to measure compilers too.
         growth: whether to measure what the cost grows with.
         levers: whether to measure what each lever gives, on the first network in the first precision.
+        launches: whether to measure what launching kernels costs, likewise; on a GPU alone.
         profile: whether to say where the time goes.
         processor_time: take the time that the process had a core instead of the time that passed: for a CPU that others
             use too, with one thread.
@@ -62,6 +64,7 @@ class Request:
     compiled: bool = True
     growth: bool = True
     levers: bool = True
+    launches: bool = True
     profile: bool = False
     processor_time: bool = False
     resume: bool = False
@@ -96,9 +99,10 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
                 say("growth with batch, pixels, channels and groups")
                 results["growth"] = growth(request.device, pace)
             else:
-                say("what each lever gives")
+                say("what each lever gives" if part == "levers" else "what launching kernels costs")
                 subject = next(one for one in plan if isinstance(one, Comparison)).subject
-                results["levers"] = levers(subject, request.precisions[0], request.device, pace)
+                of_part = levers if part == "levers" else launches
+                results[part] = of_part(subject, request.precisions[0], request.device, pace)
             results["runs"][-1]["seconds"] = round(time.monotonic() - start, 1)
             # After each part, so that a run that is stopped leaves what it has.
             tables = _write(request.out, path, results)
@@ -123,7 +127,7 @@ def _plan(request: Request) -> list[Comparison | str]:
     every = comparisons(subjects or SUBJECTS[kind], request.precisions, request.compiled, variants)
     ordinary = [part for part in every if not part.compiled]
     first = len(ordinary) // len(request.precisions)
-    extras = [name for name in _EXTRAS if getattr(request, name)]
+    extras = [name for name in _EXTRAS if getattr(request, name) and (name != "launches" or kind == "cuda")]
     return [*ordinary[:first], *extras, *ordinary[first:], *(part for part in every if part.compiled)]
 
 
@@ -141,7 +145,7 @@ def _begin(request: Request, path: Path) -> dict[str, Any]:
         results["runs"].append(made_by)
         results["skipped"] = []
         return {**{name: [] for name in _EXTRAS}, **results, "device": request.device.type}
-    empty: dict[str, Any] = {"comparisons": [], "levers": [], "growth": [], "profiles": [], "skipped": []}
+    empty: dict[str, Any] = {"comparisons": [], **{name: [] for name in _EXTRAS}, "profiles": [], "skipped": []}
     return {"hardware": where, "device": request.device.type, "variants": VARIANTS, "runs": [made_by], **empty}
 
 

@@ -36,6 +36,9 @@ def bench(
     compiled: Annotated[bool, typer.Option(help="Measure torch.compile too, on the first network.")] = True,
     growth: Annotated[bool, typer.Option(help="Measure what the cost grows with.")] = True,
     levers: Annotated[bool, typer.Option(help="Measure what each lever gives, on the first network.")] = True,
+    launches: Annotated[
+        bool, typer.Option(help="Measure what launching kernels costs, on the first network on a GPU.")
+    ] = True,
     profile: Annotated[bool, typer.Option(help="Write down where the time of a training step goes.")] = False,
     processor_time: Annotated[
         bool, typer.Option(help="Time by processor time: for a CPU that others use too, with OMP_NUM_THREADS=1.")
@@ -64,6 +67,7 @@ def bench(
         compiled=compiled and not quick,
         growth=growth,
         levers=levers,
+        launches=launches,
         profile=profile,
         processor_time=processor_time,
         resume=resume,

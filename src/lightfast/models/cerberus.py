@@ -288,7 +288,8 @@ def _rectified_rows(layer: Any, x: Lifted, groups: int | None) -> Lifted:
     dtype = working_dtype(x.map)
     known = suits_weight(layer.weight, dtype)
     if known and suits_centring(x.map[..., None, None], Features(layer.out_features, groups)):
-        u = F.linear(x.map, _padded_weight(layer, groups, x.map, padded_width(layer.out_features, x.map)))
+        outputs = padded_width(layer.out_features, x.map, dtype)
+        u = F.linear(x.map, _padded_weight(layer, groups, x.map, outputs))
         return Lifted(*center_act(u, groups, bias=layer.bias, offset=x.offset))
     return Lifted(*center_act(F.linear(x.map, autocast_weight(layer), layer.bias), groups, offset=x.offset))
 

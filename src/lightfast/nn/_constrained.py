@@ -104,7 +104,8 @@ class Constrained(nn.Module):
 
         Fused optimizers and CUDA graphs do not raise a weight's version, so it would not be seen to change.
         """
-        self.__dict__.update(_kept=None, _keeps=False)
+        if not torch.compiler.is_compiling():
+            self.__dict__.update(_kept=None, _keeps=False)
 
     def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return project(weight, self.in_groups, self.out_groups, constraint=self.constraint, dtype=dtype)

@@ -22,7 +22,8 @@ from lightfast.nn._conv import Conv2d
 from lightfast.nn._native import is_last, observed
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
-from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
+from lightfast.nn._norm_act_operators import norm_act_operators, suits_operators
+from lightfast.nn._norm_act_triton import filled_up, norm_act_kernels, padded_width, suits
 from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
 from lightfast.nn._statistics import Statistics
 
@@ -106,13 +107,17 @@ class NormActUnit(nn.Module):
         )
         parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
         # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
-        worth = u.shape[2] * u.shape[3] > 1 or not norm.training
-        if self.share_moments is None and worth and suits(u, features, groups):
+        worth = self.share_moments is None and (u.shape[2] * u.shape[3] > 1 or not norm.training)
+        if worth and suits(u, features, groups):
             shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1], features)
             z, offset = norm_act_kernels(u, shortcut, *parameters, norm.num_batches_tracked, groups, self.slope)
+            return moved(x, offset, z, features)
+        if norm.training and norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1)
+        if worth and suits_operators(u, features, groups):
+            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1], features)
+            z, offset = norm_act_operators(u, shortcut, *parameters, groups, self.slope)
         else:
-            if norm.training and norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.add_(1)
             shortcut = None if shortcut is None else without_idle(shortcut, features)
             z, offset = norm_act(without_idle(u, features), shortcut, *parameters, groups, self.slope)
             z = fit_channels(z, u.shape[1])
@@ -207,7 +212,7 @@ def padded_weight(
     conv: nn.Conv2d, groups: int, dtype: torch.dtype, layout: torch.memory_format, made: Made | None = None
 ) -> Tensor:
     """The weight that a convolution applies to maps with idle channels, projected if it is constrained."""
-    outputs, inputs = (padded_width(features, conv.weight) for features in (conv.out_channels, conv.in_channels))
+    outputs, inputs = (padded_width(features, conv.weight, dtype) for features in (conv.out_channels, conv.in_channels))
     shape = (outputs, inputs, dtype, layout)
 
     def make(raw: Tensor) -> Tensor:
@@ -237,11 +242,11 @@ def fit_weight(
 
 
 def fit_channels(z: Tensor, channels: int, features: int | None = None) -> Tensor:
-    """`z` with idle channels added up to `channels`, if it has fewer; of so many features, if that is said."""
+    """`z` with as many idle channels as make it `channels`; of so many features, if that is said."""
     if features is not None:
         _check_channels(z, features)
     missing = channels - z.shape[1]
-    return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing > 0 else z
+    return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing else z
 
 
 def without_idle(z: Tensor, features: int) -> Tensor:
@@ -251,6 +256,6 @@ def without_idle(z: Tensor, features: int) -> Tensor:
 
 
 def _check_channels(z: Tensor, features: int) -> None:
-    """Raise where a map has other features: idle channels would hide it."""
-    if z.shape[1] not in (features, -(-features // 8) * 8):
+    """Raise where a map has other features: idle channels, of whatever precision it had before, would hide it."""
+    if z.shape[1] not in (features, *(filled_up(features, dtype) for dtype in (torch.float32, torch.float16))):
         raise ValueError(f"expected a map of {features} features, but got {z.shape[1]} channels")

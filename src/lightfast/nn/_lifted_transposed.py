@@ -70,9 +70,9 @@ def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Mad
     """The transposed convolution of a map without its bias; on a GPU with idle channels, in 16 bits channels-last."""
     dtype = working_dtype(z)
     half = dtype in (torch.bfloat16, torch.float16)
-    inputs = padded_width(conv.in_channels, z)
+    inputs = padded_width(conv.in_channels, z, dtype)
     # A map of 3 colours is the end: nothing follows that would want more.
-    outputs = padded_width(conv.out_channels, z) if conv.out_channels > 3 else conv.out_channels
+    outputs = padded_width(conv.out_channels, z, dtype) if conv.out_channels > 3 else conv.out_channels
 
     def make(raw: Tensor) -> Tensor:
         layout = torch.channels_last if half else layout_of(raw)
@@ -91,7 +91,7 @@ def from_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | No
     On a GPU with idle channels.
     """
     dtype = working_dtype(z)
-    channels = padded_width(conv.in_channels, z), padded_width(conv.out_channels, z)
+    channels = padded_width(conv.in_channels, z, dtype), padded_width(conv.out_channels, z, dtype)
 
     def make(raw: Tensor) -> Tensor:
         return _met(raw, conv, groups, channels, dtype, layout_of(raw))
@@ -105,7 +105,7 @@ def from_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | No
 def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tuple[Tensor, Tensor]:
     """As :func:`from_pixel`, less the level `φ(z)` (N, g), which is given beside it: `W (z - G φ(z))`."""
     dtype = working_dtype(z)
-    channels = padded_width(conv.in_channels, z), padded_width(conv.out_channels, z)
+    channels = padded_width(conv.in_channels, z, dtype), padded_width(conv.out_channels, z, dtype)
     z, level = _centred(without_idle(z, conv.in_channels), groups)
     weight = fit_weight(conv.weight, *channels, dtype, layout_of(conv.weight))
     rows = fit_channels(z.to(dtype), channels[0], conv.in_channels).flatten(1) @ as_row(weight, weight)

@@ -26,6 +26,7 @@ from torch.nn import Parameter
 __all__ = [
     "Constants",
     "apply",
+    "available",
     "backward_apply",
     "backward_halve",
     "backward_moments",
@@ -41,6 +42,7 @@ __all__ = [
     "project_rows",
     "suits",
     "suits_weight",
+    "takes",
 ]
 
 _SOURCE = Path(__file__).with_name("_native.c")
@@ -56,11 +58,21 @@ def suits(u: Tensor, *others: Tensor | None) -> bool:
 
     Other maps have to be like it in shape, type and memory format; :func:`fit` makes them so.
     """
-    if observed(u) or u.device.type != "cpu" or u.dtype not in _TYPES or u.dim() < 3:
+    if observed(u) or not takes(u):
         return False
-    if not (u.is_contiguous() or is_last(u)) or u.numel() == 0 or u.shape[1] > _MOST_FEATURES:
+    return all(x is None or _alike(x, u) for x in others) and available()
+
+
+def takes(u: Tensor) -> bool:
+    """Whether the C passes are written for maps like `u`."""
+    if u.device.type != "cpu" or u.dtype not in _TYPES or u.dim() < 3:
         return False
-    return all(x is None or _alike(x, u) for x in others) and _library() is not None
+    return (u.is_contiguous() or is_last(u)) and u.numel() > 0 and u.shape[1] <= _MOST_FEATURES
+
+
+def available() -> bool:
+    """Whether there are C passes on this machine; they are built if need be."""
+    return _library() is not None
 
 
 def suits_weight(weight: Tensor, dtype: torch.dtype) -> bool:
@@ -68,7 +80,7 @@ def suits_weight(weight: Tensor, dtype: torch.dtype) -> bool:
     if observed(weight) or weight.device.type != "cpu" or (weight.dtype, dtype) not in _CONVERSIONS:
         return False
     in_a_row = weight.is_contiguous() or is_last(weight)
-    return in_a_row and weight.numel() > 0 and _library() is not None
+    return in_a_row and weight.numel() > 0 and available()
 
 
 def observed(x: Tensor) -> bool:

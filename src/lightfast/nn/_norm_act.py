@@ -14,6 +14,7 @@ full value is `z + G (φ(u + b) + φ(y))`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +24,17 @@ from torch.autograd.function import once_differentiable
 
 from lightfast.functional import statistics_dtype
 from lightfast.nn import _native
-from lightfast.nn._statistics import Statistics
+from lightfast.nn._statistics import Gradients, Passed, Statistics
 
-__all__ = ["group_mean", "norm_act", "over", "spread"]
+__all__ = [
+    "backward_passes",
+    "forward_passes",
+    "group_mean",
+    "norm_act",
+    "over",
+    "spread",
+    "update",
+]
 
 
 class _Coefficients(NamedTuple):
@@ -72,18 +81,22 @@ def norm_act(
     if _native.observed(u):
         # A compiler differentiates and fuses the plain operations by itself, and transforms know no others.
         z, found, _ = _forward(*arguments)
-        offset, mean, var = found.offset, found.mean, found.var
+        offset, mean, var = found.offset, found.mean, _unbiased(found.var, u, statistics)
     else:
-        z, offset, mean, var = _NormAct.apply(*arguments)
-    if statistics.training and statistics.running_mean is not None and statistics.running_var is not None:
-        count = u.numel() // u.shape[1]
-        if statistics.share is not None:
-            count *= dist.get_world_size()
-        with torch.no_grad():
-            statistics.running_mean.lerp_(mean.to(statistics.running_mean.dtype), statistics.momentum)
-            unbiased = var * (count / max(count - 1, 1))
-            statistics.running_var.lerp_(unbiased.to(statistics.running_var.dtype), statistics.momentum)
+        z, offset, of_features = _NormAct.apply(*arguments)
+        mean, var = of_features[2:]
+    if statistics.training:
+        update(statistics, mean, var)
     return z, offset
+
+
+def update(statistics: Statistics, mean: Tensor, var: Tensor) -> None:
+    """Move the running statistics, if there are some, towards these."""
+    if statistics.running_mean is None or statistics.running_var is None:
+        return
+    with torch.no_grad():
+        statistics.running_mean.lerp_(mean.to(statistics.running_mean.dtype), statistics.momentum)
+        statistics.running_var.lerp_(var.to(statistics.running_var.dtype), statistics.momentum)
 
 
 def _infer(
@@ -218,6 +231,77 @@ def _through_activation(dz: Tensor, z: Tensor, slope: float) -> Tensor:
     return dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
 
 
+def forward_passes(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    statistics: Statistics,
+    groups: int,
+    slope: float,
+) -> tuple[Passed, Tensor]:
+    """`z` with what the way back needs, and the offset."""
+    z, found, mean = _forward(u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
+    of_images = torch.stack([mean, found.deviation])
+    of_features = torch.stack([found.scale, found.inverse, found.mean, _unbiased(found.var, u, statistics)])
+    return Passed(u, z, of_images, of_features), found.offset
+
+
+def backward_passes(
+    dz: Tensor | None,
+    d_offset: Tensor | None,
+    passed: Passed,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    training: bool,
+    has_shortcut: bool,
+    groups: int,
+    slope: float,
+    share: Callable[[Tensor], Tensor] | None = None,
+) -> Gradients:
+    """From the gradients of `z` and of the offset; in `training` the statistics are the batch's."""
+    u, z, (mean, deviation), (scale, inverse, *_) = passed
+    features = u.shape[1]
+    per_image = u[0, 0].numel()
+    exact = mean.dtype
+    dz = torch.zeros_like(z) if dz is None else dz
+    native = _native.suits(u) and not _native.observed(dz)
+    dz = _native.fit(dz, u) if native else dz
+    dq_mean, dq_u = (_native.backward_moments if native else _backward_moments)(dz, z, u, mean, slope)
+
+    # C(dq) is the gradient of y; the offset φ(u + b) + φ(y) adds its own, equal over a group and its positions. It
+    # does not reach the shortcut, which is centred.
+    lift = torch.zeros_like(dq_mean)
+    if d_offset is not None:
+        lift = spread(d_offset.to(exact), features) / (features // groups * per_image)
+    centring = -spread(group_mean(dq_mean, groups), features)
+    level = centring + lift
+    d_mean = dq_mean + level
+    d_bias = d_mean.sum(0) * per_image
+    normal = deviation * inverse
+    d_normal = dq_u * inverse + d_mean * normal
+    d_weight = d_normal.sum(0) * per_image
+    if training:
+        share = share or _alone
+        k1, k2 = share(d_mean.mean(0)), share(d_normal.mean(0))
+    else:
+        k1 = k2 = torch.zeros_like(scale)
+    slant = scale * k2 * inverse
+    dc_mean = scale * (d_mean - k1) - slant * deviation
+    constant = scale * (level - k1) - slant * (deviation - mean) - spread(group_mean(dc_mean, groups), features)
+    du_mean = dc_mean - spread(group_mean(dc_mean, groups), features)
+    if d_offset is not None:
+        constant = constant + lift
+        du_mean = du_mean + lift
+    du, d_shortcut = (_native.backward_apply if native else _backward_apply)(
+        dz, z, u, scale, slant, constant, centring, slope, has_shortcut
+    )
+    d_pre_bias = None if pre_bias is None else (du_mean.sum(0) * per_image).to(pre_bias.dtype)
+    return Gradients(du, d_shortcut, d_pre_bias, d_weight.to(weight.dtype), d_bias.to(bias.dtype))
+
+
 class _NormAct(torch.autograd.Function):
     """Forward and backward in two passes each; everything between them on (N, C), and kept without its own gradient."""
 
@@ -232,58 +316,26 @@ class _NormAct(torch.autograd.Function):
         statistics: Statistics,
         groups: int,
         slope: float,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        z, found, mean = _forward(u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
-        ctx.save_for_backward(u, z, mean, weight, found.scale, found.deviation, found.inverse)
-        ctx.training = statistics.training or statistics.running_mean is None
-        ctx.has_shortcut, ctx.has_pre_bias = shortcut is not None, pre_bias is not None
-        ctx.groups, ctx.slope, ctx.share = groups, slope, statistics.share or _alone
-        ctx.mark_non_differentiable(found.mean, found.var)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        passed, offset = forward_passes(u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
+        ctx.save_for_backward(*passed, pre_bias, weight, bias)
+        ctx.how = (statistics.of_batch, shortcut is not None, groups, slope, statistics.share)
+        ctx.mark_non_differentiable(passed.of_features)
         ctx.set_materialize_grads(False)
-        return z, found.offset, found.mean, found.var
+        return passed.z, offset, passed.of_features
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        dz, doffset = grads[0], grads[1]
-        u, z, mean, weight, scale, deviation, inverse = ctx.saved_tensors
-        groups, slope = ctx.groups, ctx.slope
-        features = u.shape[1]
-        per_image = u[0, 0].numel()
-        exact = mean.dtype
-        dz = torch.zeros_like(z) if dz is None else dz
-        native = _native.suits(u) and not _native.observed(dz)
-        dz = _native.fit(dz, u) if native else dz
-        dq_mean, dq_u = (_native.backward_moments if native else _backward_moments)(dz, z, u, mean, slope)
+        dz, d_offset, _ = grads
+        saved = ctx.saved_tensors
+        return *backward_passes(dz, d_offset, Passed(*saved[:4]), *saved[4:], *ctx.how), None, None, None
 
-        # C(dq) is the gradient of y; the offset φ(u + b) + φ(y) adds its own, equal over a group and its positions. It
-        # does not reach the shortcut, which is centred.
-        lift = torch.zeros_like(dq_mean)
-        if doffset is not None:
-            lift = spread(doffset.to(exact), features) / (features // groups * per_image)
-        centring = -spread(group_mean(dq_mean, groups), features)
-        level = centring + lift
-        d_mean = dq_mean + level
-        d_bias = d_mean.sum(0) * per_image
-        normal = deviation * inverse
-        d_normal = dq_u * inverse + d_mean * normal
-        d_weight = d_normal.sum(0) * per_image
-        if ctx.training:
-            k1, k2 = ctx.share(d_mean.mean(0)), ctx.share(d_normal.mean(0))
-        else:
-            k1 = k2 = torch.zeros_like(scale)
-        slant = scale * k2 * inverse
-        dc_mean = scale * (d_mean - k1) - slant * deviation
-        constant = scale * (level - k1) - slant * (deviation - mean) - spread(group_mean(dc_mean, groups), features)
-        du_mean = dc_mean - spread(group_mean(dc_mean, groups), features)
-        if doffset is not None:
-            constant = constant + lift
-            du_mean = du_mean + lift
-        du, d_shortcut = (_native.backward_apply if native else _backward_apply)(
-            dz, z, u, scale, slant, constant, centring, slope, ctx.has_shortcut
-        )
-        d_pre_bias = du_mean.sum(0) * per_image if ctx.has_pre_bias else None
-        return du, d_shortcut, d_pre_bias, d_weight.to(weight.dtype), d_bias.to(weight.dtype), None, None, None
+
+def _unbiased(var: Tensor, u: Tensor, statistics: Statistics) -> Tensor:
+    """The variance of a batch of maps like `u`, of all processes, as an estimate."""
+    count = u.numel() // u.shape[1] * (1 if statistics.share is None else dist.get_world_size())
+    return var * (count / max(count - 1, 1))
 
 
 def _alone(values: Tensor) -> Tensor:

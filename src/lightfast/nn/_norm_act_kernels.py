@@ -64,7 +64,10 @@ def coefficients_kernel(
     TRAINING: tl.constexpr, HAS_RUNNING: tl.constexpr, HAS_SHORTCUT: tl.constexpr, HAS_PRE_BIAS: tl.constexpr,
     HAS_TRACKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr,
 ):
-    """From the moments to what the pass over the map needs; one program a group, which has `size` features."""
+    """From the moments to what the pass over the map needs; one program a group, which has `size` features.
+
+    Running statistics are moved towards the batch's in training, or are these if there were none.
+    """
     group = tl.program_id(0)
     i = tl.arange(0, BLOCK_S)
     real = i < size
@@ -100,6 +103,9 @@ def coefficients_kernel(
             tl.store(running_mean_ptr + c, old + momentum * (batch_mean - old), mask=real)
             old = tl.load(running_var_ptr + c, mask=real, other=0.0)
             tl.store(running_var_ptr + c, old + momentum * (batch_var * unbiased - old), mask=real)
+        else:
+            tl.store(running_mean_ptr + c, batch_mean, mask=real)
+            tl.store(running_var_ptr + c, batch_var * unbiased, mask=real)
         if HAS_TRACKED and group == 0:
             tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
     else:

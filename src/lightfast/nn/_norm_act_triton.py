@@ -10,10 +10,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lightfast.nn._native import observed
-from lightfast.nn._statistics import Statistics
-from lightfast.nn._triton import available, power_of_two
+from lightfast.nn._statistics import Gradients, Passed, Statistics
+from lightfast.nn._triton import available, launch, power_of_two
 
-__all__ = ["Folded", "Norm", "can_infer", "infer", "norm_act_kernels", "padded_width", "suits"]
+__all__ = [
+    "Folded",
+    "Norm",
+    "backward_passes",
+    "can_infer",
+    "filled_up",
+    "forward_passes",
+    "infer",
+    "norm_act_kernels",
+    "padded_width",
+    "suits",
+    "takes",
+]
 
 _TILE = 4096  # Numbers of a map in a tile of the pass that applies, half as many on the way back, which reads three.
 _STRIP = 8192  # And of those that add up,
@@ -36,19 +48,34 @@ def suits(x: Tensor, features: int, groups: int) -> bool:
 
     A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
     """
-    if not x.is_cuda or observed(x) or not available():
-        return False
+    return x.is_cuda and not observed(x) and available() and takes(x, features, groups)
+
+
+def takes(x: Tensor, features: int, groups: int) -> bool:
+    """Whether the kernels are written for maps like `x`, wherever it is."""
     known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return known and x.dim() == 4 and features // groups <= 2048
 
 
-def padded_width(features: int, place: Tensor) -> int:
-    """How many channels a map of `features` features gets where this tensor is: a GPU wants a multiple of 8.
+def padded_width(features: int, place: Tensor, dtype: torch.dtype) -> int:
+    """How many channels a map of `features` features gets in this precision where this tensor is.
 
-    >>> padded_width(33, torch.empty(0)), padded_width(33, torch.empty(0, device="meta"))
+    A GPU wants pixels of a multiple of 16 bytes, which is what a thread loads at once.
+
+    >>> padded_width(33, torch.empty(0), torch.bfloat16), padded_width(33, torch.empty(0), torch.float32)
     (33, 33)
     """
-    return -(-features // 8) * 8 if place.is_cuda else features
+    return filled_up(features, dtype) if place.is_cuda else features
+
+
+def filled_up(features: int, dtype: torch.dtype) -> int:
+    """To a multiple of 8 in 16 bits, and of 4 in all others.
+
+    >>> filled_up(33, torch.bfloat16), filled_up(33, torch.float32)
+    (40, 36)
+    """
+    at_once = max(4, 16 // dtype.itemsize)
+    return -(-features // at_once) * at_once
 
 
 def norm_act_kernels(
@@ -231,7 +258,8 @@ def _infer_at_once(
     s = u if shortcut is None else shortcut
     (u_n, u_c, u_p), (s_n, s_c, s_p) = _strides(u), _strides(s)
     block_p = power_of_two(positions)
-    _kernels().infer_kernel[(images,)](
+    launch(
+        _kernels().infer_kernel, (images,),
         u, s, *pointers, z, offset, positions, features, features // groups, groups, slope, eps,
         CHANNELS=channels, U_N=u_n, U_C=u_c, U_P=u_p, S_N=s_n, S_C=s_c, S_P=s_p, BLOCK_P=block_p, **constants,
         num_warps=_warps(max(block_p, constants["BLOCK_G"]) * constants["BLOCK_C"], u.element_size()),
@@ -256,16 +284,122 @@ def _infer_in_passes(
     places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
     mean, s_mean, shift = u.new_empty(3, images, features, dtype=torch.float32)
     factor = u.new_empty(features, dtype=torch.float32)
-    kernels.moments_kernel[_columns(u, strip := _strip(u))](
-        u, s, mean, mean, s_mean, positions, features, *places, WITH_VAR=False, **known, **strip
-    )
-    kernels.infer_coefficients_kernel[(images,)](
+    launch(
+        kernels.moments_kernel, _columns(u, strip := _strip(u)),
+        u, s, mean, mean, s_mean, positions, features, *places, WITH_VAR=False, **known, **strip,
+    )  # fmt: skip
+    launch(
+        kernels.infer_coefficients_kernel, (images,),
         mean, s_mean, *pointers, factor, shift, offset, features, features // groups, groups, eps, **constants,
         num_warps=_warps(constants["BLOCK_G"] * constants["BLOCK_C"], mean.element_size()),
     )  # fmt: skip
-    kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
-        u, s, factor, shift, z, positions, features, slope, *places, **known, **tile
-    )
+    launch(
+        kernels.apply_kernel, _tiles(u, tile := _tile(u, _TILE)),
+        u, s, factor, shift, z, positions, features, slope, *places, **known, **tile,
+    )  # fmt: skip
+
+
+def forward_passes(
+    u: Tensor,
+    shortcut: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    statistics: Statistics,
+    tracked: Tensor | None,
+    groups: int,
+    slope: float,
+) -> tuple[Passed, Tensor]:
+    """`z` with what the way back needs, and the offset.
+
+    The statistics of the batch are written down where there are no running ones to be moved towards them.
+    """
+    kernels = _kernels()
+    u, shortcut = _in_rows(u, shortcut)
+    images, positions = u.shape[0], u.shape[2] * u.shape[3]
+    features = weight.shape[0]
+    training = statistics.of_batch
+    of_images = u.new_empty(4, images, features, dtype=torch.float32)
+    mean, deviation, var, shift = of_images
+    s_mean = torch.empty_like(mean) if shortcut is not None else mean
+    of_features = u.new_empty(4, features, dtype=torch.float32)
+    scale, inverse, batch_mean, batch_var = of_features
+    offset = u.new_empty(images, groups, dtype=torch.float32)
+    z = u.new_empty_strided(u.shape, u.stride())
+    s = u if shortcut is None else shortcut
+    places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
+    launch(
+        kernels.moments_kernel, _columns(u, strip := _strip(u)),
+        u, s, mean, var, s_mean, positions, features, *places, WITH_VAR=True, **known, **strip,
+    )  # fmt: skip
+    size = features // groups
+    count = images * positions
+    running = statistics.running_mean is not None and statistics.running_var is not None
+    launch(
+        kernels.coefficients_kernel, (groups,),
+        mean, var, s_mean, weight if pre_bias is None else pre_bias, weight, bias,
+        batch_mean if statistics.running_mean is None else statistics.running_mean,
+        batch_var if statistics.running_var is None else statistics.running_var,
+        scale if tracked is None else tracked,
+        scale, inverse, shift, deviation, offset,
+        images, features, size, groups, count / max(count - 1, 1), statistics.momentum, statistics.eps,
+        TRAINING=training, HAS_RUNNING=running, HAS_SHORTCUT=shortcut is not None,
+        HAS_PRE_BIAS=pre_bias is not None, HAS_TRACKED=training and tracked is not None, **_block(images, size),
+    )  # fmt: skip
+    launch(
+        kernels.apply_kernel, _tiles(u, tile := _tile(u, _TILE)),
+        u, s, scale, shift, z, positions, features, slope, *places, **known, **tile,
+    )  # fmt: skip
+    return Passed(u, z, of_images[:2], of_features), offset
+
+
+def backward_passes(
+    dz: Tensor | None,
+    d_offset: Tensor | None,
+    passed: Passed,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    training: bool,
+    has_shortcut: bool,
+    groups: int,
+    slope: float,
+) -> Gradients:
+    """From the gradients of `z` and of the offset; in `training` the statistics are the batch's."""
+    kernels = _kernels()
+    (u, _), z = _in_rows(passed.u, None), passed.z
+    (mean, deviation), (scale, inverse, *_) = passed.of_images, passed.of_features
+    dz = torch.zeros_like(z) if dz is None else dz
+    if not _merges(dz):
+        dz = dz.contiguous(memory_format=torch.channels_last if u.stride(1) == 1 else torch.contiguous_format)
+    images, positions = u.shape[0], u.shape[2] * u.shape[3]
+    features = weight.shape[0]
+    first, second, constant, centring = u.new_empty(4, images, features, dtype=torch.float32)
+    slant = torch.empty_like(scale)
+    d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
+    d_pre_bias = None if pre_bias is None else torch.empty_like(pre_bias)
+    places, known = (*_places(u), *_places(dz)), _known(u, D_P=dz)
+    launch(
+        kernels.backward_moments_kernel, _columns(u, strip := _strip(u)),
+        dz, z, u, mean, first, second, positions, features, slope, *places, **known, **strip,
+    )  # fmt: skip
+    size = features // groups
+    launch(
+        kernels.backward_coefficients_kernel, (groups,),
+        first, second, mean, deviation, scale, inverse, scale if d_offset is None else d_offset.contiguous(),
+        d_weight, d_bias, d_bias if d_pre_bias is None else d_pre_bias, slant, constant, centring,
+        images, features, size, groups, positions,
+        TRAINING=training, HAS_OFFSET=d_offset is not None, HAS_PRE_BIAS=d_pre_bias is not None,
+        **_block(images, size),
+    )  # fmt: skip
+    du = torch.empty_like(z)
+    ds = torch.empty_like(z) if has_shortcut else None
+    launch(
+        kernels.backward_apply_kernel, _tiles(u, tile := _tile(u, _TILE // 2)),
+        dz, z, u, scale, slant, constant, centring, du, du if ds is None else ds,
+        positions, features, slope, *places, HAS_SHORTCUT=ds is not None, **known, **tile,
+    )  # fmt: skip
+    return Gradients(du, ds, d_pre_bias, d_weight, d_bias)
 
 
 class _NormActKernels(torch.autograd.Function):
@@ -282,72 +416,15 @@ class _NormActKernels(torch.autograd.Function):
         groups: int,
         slope: float,
     ) -> tuple[Tensor, Tensor]:
-        kernels = _kernels()
-        u, shortcut = _in_rows(u, shortcut)
-        images, positions = u.shape[0], u.shape[2] * u.shape[3]
-        features = weight.shape[0]
-        training = statistics.training or statistics.running_mean is None
-        mean, var, shift, deviation = u.new_empty(4, images, features, dtype=torch.float32)
-        s_mean = torch.empty_like(mean) if shortcut is not None else mean
-        scale, inverse = u.new_empty(2, features, dtype=torch.float32)
-        offset = u.new_empty(images, groups, dtype=torch.float32)
-        z = u.new_empty_strided(u.shape, u.stride())
-        s = u if shortcut is None else shortcut
-        places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
-        kernels.moments_kernel[_columns(u, strip := _strip(u))](
-            u, s, mean, var, s_mean, positions, features, *places, WITH_VAR=True, **known, **strip
-        )
-        size = features // groups
-        count = images * positions
-        running = statistics.running_mean is not None
-        kernels.coefficients_kernel[(groups,)](
-            mean, var, s_mean, weight if pre_bias is None else pre_bias, weight, bias,
-            statistics.running_mean if running else scale, statistics.running_var if running else scale,
-            scale if tracked is None else tracked,
-            scale, inverse, shift, deviation, offset,
-            images, features, size, groups, count / max(count - 1, 1), statistics.momentum, statistics.eps,
-            TRAINING=training, HAS_RUNNING=running, HAS_SHORTCUT=shortcut is not None,
-            HAS_PRE_BIAS=pre_bias is not None, HAS_TRACKED=training and tracked is not None, **_block(images, size),
-        )  # fmt: skip
-        kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
-            u, s, scale, shift, z, positions, features, slope, *places, **known, **tile
-        )
-        ctx.save_for_backward(u, z, mean, deviation, scale, inverse, weight, bias, pre_bias)
-        ctx.training, ctx.has_shortcut, ctx.groups, ctx.slope = training, shortcut is not None, groups, slope
+        passed, offset = forward_passes(u, shortcut, pre_bias, weight, bias, statistics, tracked, groups, slope)
+        ctx.save_for_backward(*passed, pre_bias, weight, bias)
+        ctx.how = (statistics.of_batch, shortcut is not None, groups, slope)
         ctx.set_materialize_grads(False)
-        return z, offset
+        return passed.z, offset
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kernels = _kernels()
-        u, z, mean, deviation, scale, inverse, weight, bias, pre_bias = ctx.saved_tensors
         dz, d_offset = grads
-        dz = torch.zeros_like(z) if dz is None else dz
-        if not _merges(dz):
-            dz = dz.contiguous(memory_format=torch.channels_last if u.stride(1) == 1 else torch.contiguous_format)
-        images, positions = u.shape[0], u.shape[2] * u.shape[3]
-        features, groups = weight.shape[0], ctx.groups
-        first, second, constant, centring = u.new_empty(4, images, features, dtype=torch.float32)
-        slant = torch.empty_like(scale)
-        d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
-        d_pre_bias = None if pre_bias is None else torch.empty_like(pre_bias)
-        places, known = (*_places(u), *_places(dz)), _known(u, D_P=dz)
-        kernels.backward_moments_kernel[_columns(u, strip := _strip(u))](
-            dz, z, u, mean, first, second, positions, features, ctx.slope, *places, **known, **strip
-        )
-        size = features // groups
-        kernels.backward_coefficients_kernel[(groups,)](
-            first, second, mean, deviation, scale, inverse, scale if d_offset is None else d_offset.contiguous(),
-            d_weight, d_bias, d_bias if d_pre_bias is None else d_pre_bias, slant, constant, centring,
-            images, features, size, groups, positions,
-            TRAINING=ctx.training, HAS_OFFSET=d_offset is not None, HAS_PRE_BIAS=d_pre_bias is not None,
-            **_block(images, size),
-        )  # fmt: skip
-        du = torch.empty_like(z)
-        ds = torch.empty_like(z) if ctx.has_shortcut else None
-        kernels.backward_apply_kernel[_tiles(u, tile := _tile(u, _TILE // 2))](
-            dz, z, u, scale, slant, constant, centring, du, du if ds is None else ds,
-            positions, features, ctx.slope, *places, HAS_SHORTCUT=ds is not None, **known, **tile,
-        )  # fmt: skip
-        return du, ds, d_pre_bias, d_weight, d_bias, None, None, None, None
+        saved = ctx.saved_tensors
+        return *backward_passes(dz, d_offset, Passed(*saved[:4]), *saved[4:], *ctx.how), None, None, None, None

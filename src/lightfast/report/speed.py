@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightfast.bench.launches import WAYS
 from lightfast.bench.subjects import SUBJECTS, VARIANTS
 from lightfast.bench.timing import ratios
 from lightfast.pipelines import write_whole
@@ -92,6 +93,12 @@ def speed_tables(results: Mapping[str, Any]) -> str:
         parts += [
             "A layer's training step: time grows with the k-th power of",
             markdown(_growth_rows(results["growth"])),
+        ]
+    if results.get("launches"):
+        first = results["launches"][0]["title"]
+        parts += [
+            f"Milliseconds, by how kernels are launched, and as a multiple of `plain` in a CUDA graph; {first}.",
+            markdown(_launch_rows(results["launches"])),
         ]
     missing = _missing(results)
     if missing:
@@ -181,6 +188,19 @@ def _lever_rows(records: Sequence[Record]) -> Rows:
         ["Without", *(record["mode"] for record in records)],
         *([name, *(_ratio(record["without"].get(name)) for record in records)] for name in names),
     ]
+
+
+def _launch_rows(records: Sequence[Record]) -> Rows:
+    rows = [["", *WAYS]]
+    for record in records:
+        for name, ways in record["variants"].items():
+            found = (ways.get(way) for way in WAYS)
+            cells = (
+                "" if way is None else f"{_three_digits(way['milliseconds'][1])} ({way['ratio'][1]:.2f})"
+                for way in found
+            )
+            rows.append([f"{record['mode']}, {name}", *cells])
+    return rows
 
 
 def _growth_rows(records: Sequence[Record]) -> Rows:
