@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightfast.nn._native import is_last
 from lightfast.nn._norm_act_triton import padded_width, suits
-from lightfast.nn._triton import launch, power_of_two
+from lightfast.nn._triton import power_of_two
 
 __all__ = [
     "Features",
@@ -104,8 +104,7 @@ def center(
     if whole:
         block_p = power_of_two(positions)
     sums = level[None] if whole else _sums(u, None, slope)
-    launch(
-        _kernels().center_kernel, (len(u), -(-positions // block_p)),
+    _kernels().center_kernel[(len(u), -(-positions // block_p))](
         u, sums, _or(bias, level), _or(_plain(offset), level), z, level, len(u), positions, slope,
         CHANNELS=u.shape[1], LAST=_lies_last(u), Z_CHANNELS=z.shape[1], Z_LAST=_lies_last(z),
         FEATURES=what.count, GROUPS=what.groups, HAS_BIAS=bias is not None, HAS_OFFSET=offset is not None,
@@ -134,8 +133,7 @@ def backward_center(
     positions = du.shape[2] * du.shape[3]
     block_p, block_c = _tile(du, positions)
     programs, constants = _of_gradient(sums, d_level, bias, what)
-    launch(
-        _kernels().backward_center_kernel, (programs, -(-positions // block_p)),
+    _kernels().backward_center_kernel[(programs, -(-positions // block_p))](
         dz, z, sums, _or(_plain(d_level), sums), du, _or(d_bias, sums), len(du), positions, slope,
         CHANNELS=du.shape[1], LAST=_lies_last(du), Z_CHANNELS=z.shape[1], Z_LAST=_lies_last(z),
         BLOCK_P=block_p, BLOCK_C=block_c, num_warps=_warps(2 * block_p * block_c, 8), **constants,
@@ -176,16 +174,14 @@ def halve(
         "BLOCK_C": block_c,
         "BLOCK_G": power_of_two(what.groups),
     }
-    launch(
-        _kernels().halve_kernel, (images, len(sums)),
+    _kernels().halve_kernel[(images, len(sums))](
         u, *tensors, z, _or(places, level), sums, level, images, height, width,
         ODD=bool(height % 2 or width % 2), WHOLE=whole, BLOCK_P=block_p, num_warps=_warps(4 * block_p * block_c),
         **constants,
     )  # fmt: skip
     if not whole:
         block_p, _ = _tile(u, outputs)
-        launch(
-            _kernels().rectify_kernel, (images, -(-outputs // block_p)),
+        _kernels().rectify_kernel[(images, -(-outputs // block_p))](
             z, _or(places, level), sums, *tensors, level, images, outputs, height * width,
             BLOCK_P=block_p, num_warps=_warps(block_p * block_c), **constants,
         )  # fmt: skip
@@ -211,8 +207,7 @@ def backward_halve(
     outputs = (height // 2) * (width // 2)
     block_p, block_c = _tile(du, outputs, 2)
     programs, constants = _of_gradient(sums, d_level, bias, what)
-    launch(
-        _kernels().backward_halve_kernel, (programs, -(-outputs // block_p)),
+    _kernels().backward_halve_kernel[(programs, -(-outputs // block_p))](
         dz, places, sums, _or(_plain(d_level), sums), du, _or(d_bias, sums), images, height, width,
         CHANNELS=channels, LAST=last, ODD=bool(height % 2 or width % 2),
         BLOCK_P=block_p, BLOCK_C=block_c, num_warps=_warps(4 * block_p * block_c, 8), **constants,
@@ -232,8 +227,7 @@ def join(images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     joined = _room(shape, dtype != torch.float32 or is_last(images), images, dtype)
     offset = images.new_empty(count, 3)
     block_p = min(2048, power_of_two(height * width))
-    launch(
-        _kernels().join_kernel, (count,),
+    _kernels().join_kernel[(count,)](
         images, joined, offset, height * width, math.log(height * width),
         LAST=is_last(images), CHANNELS=shape[1], JOINED_LAST=is_last(joined), BLOCK_P=block_p,
         num_warps=_warps(8 * block_p),
@@ -251,8 +245,7 @@ def _sums(x: Tensor, gate: Tensor | None, slope: float) -> Tensor:
     block_p, block_c = _tile(x, positions)
     sums = x.new_empty(_splits(x, positions, block_p), images, channels, dtype=torch.float32)
     kind = "none" if gate is None else "places" if gate.dtype == torch.uint8 else "output"
-    launch(
-        _kernels().sums_kernel, (images, len(sums)),
+    _kernels().sums_kernel[(images, len(sums))](
         x, _or(gate, x), sums, images, positions, slope,
         CHANNELS=channels, LAST=_lies_last(x), GATE=kind, SPLITS=len(sums), BLOCK_P=block_p, BLOCK_C=block_c,
         num_warps=_warps(block_p * block_c),

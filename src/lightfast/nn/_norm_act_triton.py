@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from lightfast.nn._native import observed
 from lightfast.nn._statistics import Gradients, Passed, Statistics
-from lightfast.nn._triton import available, launch, power_of_two
+from lightfast.nn._triton import available, power_of_two
 
 __all__ = [
     "Folded",
@@ -258,8 +258,7 @@ def _infer_at_once(
     s = u if shortcut is None else shortcut
     (u_n, u_c, u_p), (s_n, s_c, s_p) = _strides(u), _strides(s)
     block_p = power_of_two(positions)
-    launch(
-        _kernels().infer_kernel, (images,),
+    _kernels().infer_kernel[(images,)](
         u, s, *pointers, z, offset, positions, features, features // groups, groups, slope, eps,
         CHANNELS=channels, U_N=u_n, U_C=u_c, U_P=u_p, S_N=s_n, S_C=s_c, S_P=s_p, BLOCK_P=block_p, **constants,
         num_warps=_warps(max(block_p, constants["BLOCK_G"]) * constants["BLOCK_C"], u.element_size()),
@@ -284,19 +283,16 @@ def _infer_in_passes(
     places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
     mean, s_mean, shift = u.new_empty(3, images, features, dtype=torch.float32)
     factor = u.new_empty(features, dtype=torch.float32)
-    launch(
-        kernels.moments_kernel, _columns(u, strip := _strip(u)),
-        u, s, mean, mean, s_mean, positions, features, *places, WITH_VAR=False, **known, **strip,
-    )  # fmt: skip
-    launch(
-        kernels.infer_coefficients_kernel, (images,),
+    kernels.moments_kernel[_columns(u, strip := _strip(u))](
+        u, s, mean, mean, s_mean, positions, features, *places, WITH_VAR=False, **known, **strip
+    )
+    kernels.infer_coefficients_kernel[(images,)](
         mean, s_mean, *pointers, factor, shift, offset, features, features // groups, groups, eps, **constants,
         num_warps=_warps(constants["BLOCK_G"] * constants["BLOCK_C"], mean.element_size()),
     )  # fmt: skip
-    launch(
-        kernels.apply_kernel, _tiles(u, tile := _tile(u, _TILE)),
-        u, s, factor, shift, z, positions, features, slope, *places, **known, **tile,
-    )  # fmt: skip
+    kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
+        u, s, factor, shift, z, positions, features, slope, *places, **known, **tile
+    )
 
 
 def forward_passes(
@@ -328,15 +324,13 @@ def forward_passes(
     z = u.new_empty_strided(u.shape, u.stride())
     s = u if shortcut is None else shortcut
     places, known = (*_places(u), *_places(s)), {**_known(u, S_P=s), "HAS_SHORTCUT": shortcut is not None}
-    launch(
-        kernels.moments_kernel, _columns(u, strip := _strip(u)),
-        u, s, mean, var, s_mean, positions, features, *places, WITH_VAR=True, **known, **strip,
-    )  # fmt: skip
+    kernels.moments_kernel[_columns(u, strip := _strip(u))](
+        u, s, mean, var, s_mean, positions, features, *places, WITH_VAR=True, **known, **strip
+    )
     size = features // groups
     count = images * positions
     running = statistics.running_mean is not None and statistics.running_var is not None
-    launch(
-        kernels.coefficients_kernel, (groups,),
+    kernels.coefficients_kernel[(groups,)](
         mean, var, s_mean, weight if pre_bias is None else pre_bias, weight, bias,
         batch_mean if statistics.running_mean is None else statistics.running_mean,
         batch_var if statistics.running_var is None else statistics.running_var,
@@ -346,10 +340,9 @@ def forward_passes(
         TRAINING=training, HAS_RUNNING=running, HAS_SHORTCUT=shortcut is not None,
         HAS_PRE_BIAS=pre_bias is not None, HAS_TRACKED=training and tracked is not None, **_block(images, size),
     )  # fmt: skip
-    launch(
-        kernels.apply_kernel, _tiles(u, tile := _tile(u, _TILE)),
-        u, s, scale, shift, z, positions, features, slope, *places, **known, **tile,
-    )  # fmt: skip
+    kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
+        u, s, scale, shift, z, positions, features, slope, *places, **known, **tile
+    )
     return Passed(u, z, of_images[:2], of_features), offset
 
 
@@ -379,13 +372,11 @@ def backward_passes(
     d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
     d_pre_bias = None if pre_bias is None else torch.empty_like(pre_bias)
     places, known = (*_places(u), *_places(dz)), _known(u, D_P=dz)
-    launch(
-        kernels.backward_moments_kernel, _columns(u, strip := _strip(u)),
-        dz, z, u, mean, first, second, positions, features, slope, *places, **known, **strip,
-    )  # fmt: skip
+    kernels.backward_moments_kernel[_columns(u, strip := _strip(u))](
+        dz, z, u, mean, first, second, positions, features, slope, *places, **known, **strip
+    )
     size = features // groups
-    launch(
-        kernels.backward_coefficients_kernel, (groups,),
+    kernels.backward_coefficients_kernel[(groups,)](
         first, second, mean, deviation, scale, inverse, scale if d_offset is None else d_offset.contiguous(),
         d_weight, d_bias, d_bias if d_pre_bias is None else d_pre_bias, slant, constant, centring,
         images, features, size, groups, positions,
@@ -394,8 +385,7 @@ def backward_passes(
     )  # fmt: skip
     du = torch.empty_like(z)
     ds = torch.empty_like(z) if has_shortcut else None
-    launch(
-        kernels.backward_apply_kernel, _tiles(u, tile := _tile(u, _TILE // 2)),
+    kernels.backward_apply_kernel[_tiles(u, tile := _tile(u, _TILE // 2))](
         dz, z, u, scale, slant, constant, centring, du, du if ds is None else ds,
         positions, features, slope, *places, HAS_SHORTCUT=ds is not None, **known, **tile,
     )  # fmt: skip

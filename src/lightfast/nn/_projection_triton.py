@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightfast.functional import project_weight
 from lightfast.nn._native import observed
-from lightfast.nn._triton import available, launch, power_of_two
+from lightfast.nn._triton import available, power_of_two
 
 __all__ = ["fit_padded", "layout_of", "project_padded", "suits_weight"]
 
@@ -202,8 +202,7 @@ def _launch(weight: Tensor, out: Tensor, how: _How, with_share: bool) -> None:
     grid = (-(-out_outputs // block_o), how.groups or -(-out_inputs // run), -(-taps // block_t))
     tile = block_o * block_i * block_t
     again = extent > block_i
-    launch(
-        _kernel(), grid,
+    _kernel()[grid](
         weight, out,
         OUTPUTS=outputs, INPUTS=inputs, TAPS=taps, SIDE=side, STRIDE=how.stride,
         OUT_OUTPUTS=out_outputs, OUT_INPUTS=out_inputs, GROUPS=how.groups, RUN=run, EXTENT=extent,
