@@ -105,7 +105,7 @@ class _Bout:
     def record(self) -> dict[str, Any]:
         works: dict[str, Work] = {}
         for name in self.comparison.variants:
-            if name == "fused" and self.mode == "training":
+            if name.startswith("fused") and self.mode == "training":
                 continue
             start = time.perf_counter()
             try:
@@ -169,7 +169,7 @@ class _Bout:
     def _work(self, name: str, layout: str) -> tuple[Work, nn.Module]:
         model: Any = build(self.comparison.subject, name)
         model = model.to(self.device, memory_format=LAYOUTS[layout]).train(self.mode == "training")
-        if name == "fused":
+        if name.startswith("fused"):
             from lightfast import fuse
 
             model = fuse(model)

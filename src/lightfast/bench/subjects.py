@@ -41,6 +41,7 @@ VARIANTS: dict[str, str] = {
     "fused": "the equivariant network after lf.fuse",
     "plain-compiled": "the conventional network under torch.compile",
     "ours-compiled": "the equivariant network under torch.compile",
+    "fused-compiled": "the equivariant network after lf.fuse under torch.compile",
 }
 """What the variants are, by name."""
 

@@ -23,6 +23,7 @@ _COLOURS = {
     "fused": "#2aa198",
     "plain-compiled": "#c2528b",
     "ours-compiled": "#6f5bd6",
+    "fused-compiled": "#1d6f66",
 }
 
 Record = Mapping[str, Any]
