@@ -245,8 +245,12 @@ def ratio_figure(records: Sequence[Record], title: str, theme: Theme = LIGHT) ->
             for name in drawn:
                 low, middle, high = record["variants"][name]["ratio"]
                 axes.barh(place, middle, color=_COLOURS[name], height=0.82)
-                axes.plot([low, high], [place, place], color=theme.ink, linewidth=1)
-                axes.text(max(middle, high) + 0.03, place, f"{middle:.2f}", va="center", fontsize=7, color=theme.ink)
+                axes.plot([low, high], [place, place], color=theme.ink, linewidth=1, solid_capstyle="butt")
+                # On the paper's own colour, since the line at 1 goes through some.
+                axes.annotate(
+                    f"{middle:.2f}", (max(middle, high), place), (4, 0), textcoords="offset points", va="center",
+                    fontsize=7, color=theme.ink, bbox={"facecolor": theme.paper, "edgecolor": "none", "pad": 0.6},
+                )  # fmt: skip
                 names[name] = None
                 place += 1
             place += 0.8
@@ -259,7 +263,9 @@ def ratio_figure(records: Sequence[Record], title: str, theme: Theme = LIGHT) ->
         axes.grid(axis="x", color=theme.faint, linewidth=0.8)
         axes.set_axisbelow(True)
     handles = [panels[0].barh([0], [0], color=_COLOURS[name], label=name) for name in VARIANTS if name in names]
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=9, frameon=False, labelcolor=theme.ink)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False, labelcolor=theme.ink
+    )
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=theme.ink)
     return png_of(figure)
 
