@@ -18,7 +18,7 @@ from lightfast.groups import GroupSpec, resolve
 from lightfast.nn import _native
 from lightfast.nn._constrained import Kept, applied_weight, may_be_kept
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
-from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels, moved, without_idle
+from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels, map_of, moved, without_idle
 from lightfast.nn._lifted_transposed import (
     ConvTransposeNormAct2d,
     SqueezeNormAct,
@@ -272,8 +272,8 @@ class _FusedUnit(_Folded):
         self.register_buffer("none", torch.zeros_like(self.mean_shift))
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        z, added = x.map, None if shortcut is None else shortcut.map
         conv: Any = self.conv
+        z, added = map_of(x, conv.in_channels), None if shortcut is None else map_of(shortcut, conv.out_channels)
         inferred = self._infer(z, added)
         if inferred is None:
             v = _convolved(conv, self._rounded_weight(z), without_idle(z, conv.in_channels))
@@ -294,7 +294,7 @@ class _FusedUnit(_Folded):
         else:
             convolve = squeeze_padded if _is_linear(conv, z) else convolve_padded
         u = convolve(z, conv, self.groups, self._kept)
-        added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1], conv.out_channels)
+        added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1])
         undo, scale, shift = self.parts
         return infer(u, added, conv.bias, Folded(scale, shift, undo, self.factor), self.groups, self.slope)
 

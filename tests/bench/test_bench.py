@@ -179,7 +179,11 @@ def test_launches_are_measured_in_every_way_that_there_is():
             "plain": {"graph", "eager"},
             "ours": {"graph", "eager"},
         }
-        assert record["variants"]["plain"]["graph"]["ratio"] == [1.0, 1.0, 1.0]
+        ours = record["variants"]["ours"]["eager"]
+        base = record["variants"]["plain"]["graph"]
+        # Of two samples, quartiles of ratios lie between those of the fastest to the slowest.
+        low, high = ours["milliseconds"][0] / base["milliseconds"][2], ours["milliseconds"][2] / base["milliseconds"][0]
+        assert 0.5 * low < ours["ratio"][1] < 2 * high
     results = {"hardware": "", "device": "cpu", "comparisons": [], "skipped": [], "levers": [], "growth": []}
     table = speed_tables({**results, "launches": [training, inference]})
     assert "| training, ours" in table and "| callable" in table

@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import lightfast as lf
 from lightfast import assert_equivariant
 from lightfast.functional import add_offset, center, group_pool
 from lightfast.nn import _norm_act_triton
 from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, fit_weight, lower
+from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import padded_width, suits
 from lightfast.nn._statistics import Statistics
@@ -164,10 +166,17 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
         first.square().sum().backward()
 
 
-@pytest.mark.parametrize("channels", [3, 5, 7])
-def test_a_shortcut_of_other_features_is_refused(channels):
-    with pytest.raises(ValueError, match="6 features"):
-        ConvNormAct2d(3, 6, 1)(Lifted(torch.randn(2, 3, 2, 2), None), Lifted(torch.randn(2, channels, 2, 2), None))
+@pytest.mark.parametrize("channels", [3, 5, 7, 12, 16])
+def test_maps_of_other_features_are_refused(channels):
+    def made(features):
+        return Lifted(torch.randn(2, features, 2, 2), None)
+
+    with pytest.raises(ValueError, match=f"9 features, but got one of {channels}"):
+        ConvNormAct2d(3, 9, 1)(made(3), made(channels))
+    for unit in (ConvNormAct2d(9, 3, 1), ConvTransposeNormAct2d(9, 3, 2, 2), SqueezeNormAct(9, 3, 2)):
+        for kind in (unit, lf.fuse(nn.Sequential(unit).eval())):
+            with pytest.raises(ValueError, match=f"9 features, but got one of {channels}"):
+                kind(made(channels))
 
 
 def test_a_compiler_does_not_see_how_the_kernels_are_looked_for(monkeypatch):
@@ -212,10 +221,15 @@ for training, slope, shortcut, last, idle in {cases}:
         loss = (z[:, :features] * weights[0][:, :features]).sum() + (offset * weights[1]).sum()
         results.append([z[:, :features], offset, *running, *torch.autograd.grad(loss, inputs)])
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)
-# Without running statistics, those of the batch are written down.
-given = torch.randn(4, 6, 3, 5), None, *torch.randn(3, 6), Statistics(True, None, None, 0.1, 1e-5)
+# Without running statistics, those of the batch are written down; parameters may lie anyhow.
+parameters = torch.randn(6, 3).unbind(1)
+given = torch.randn(4, 6, 3, 5), None, *parameters, Statistics(True, None, None, 0.1, 1e-5)
 passed, offset = _norm_act_triton.forward_passes(*given, None, 3, 0.2)
 torch.testing.assert_close((passed, offset), _norm_act.forward_passes(*given, 3, 0.2), atol=1e-5, rtol=1e-5)
+statistics = Statistics(False, *torch.rand(6, 2).unbind(1), 0.1, 1e-5)
+with torch.no_grad():
+    results = [norm_act_kernels(*given[:-1], statistics, None, 3, 0.2), norm_act(*given[:-1], statistics, 3, 0.2)]
+torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 # Of axes of size 1 the strides say nothing, in maps, shortcuts and gradients.
 flat = lambda z: z.squeeze(3).transpose(1, 2)
 for last, turned, read in itertools.product([True, False], [True, False], [flat, lambda z: z.transpose(2, 3)]):

@@ -131,6 +131,9 @@ def peak_memory(once: Callable[[], Any], model: nn.Module, device: torch.device)
     gc.collect()
     held = sum(tensor.nbytes for tensor in _tensors(model))
     if device.type == "cuda":
+        # Libraries take a workspace when they are first used in a stream, which is none of the model's memory.
+        once()
+        model.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

@@ -21,7 +21,7 @@ from lightfast.nn import _native
 from lightfast.nn._center_act import center_act, center_relu_halve, convolve
 from lightfast.nn._center_act_triton import Features, join, suits_centring, suits_joining
 from lightfast.nn._constrained import autocast_weight
-from lightfast.nn._lifted import Lifted, made_from, working_dtype
+from lightfast.nn._lifted import Lifted, lifted, made_from, working_dtype
 from lightfast.nn._norm_act_triton import padded_width
 from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
 
@@ -157,7 +157,7 @@ class LocalCerberus(nn.Module):
         stages: Any = self.stages
         for stage in stages:
             x = stage.halved(x)
-        x = self.mix(Lifted(self.dropout(x.map), x.offset))
+        x = self.mix(x._replace(map=self.dropout(x.map)))
         z = self.dropout(x.map)
         # The map of a lifted value does not answer to offsets, so any function of it is fit for a confidence, or to be
         # added to the mean colour: what the layers took out of the map on the way need not come back.
@@ -232,7 +232,7 @@ def _join(images: Tensor, groups: int | None) -> Lifted:
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
     if groups is not None and suits_joining(images):
-        return Lifted(*join(images, working_dtype(images)))
+        return lifted(*join(images, working_dtype(images)), 6)
     if groups is not None and _has_pass(images):
         return Lifted(*_native.join(images, _convolved_dtype(images)))
     images, offset, _ = Lifted(images, None) if groups is None else about_mean_colour(images)
@@ -270,7 +270,7 @@ def _rectified(layer: Any, x: Lifted, groups: int | None, cut: bool = False) -> 
     if groups is None:
         return Lifted(F.relu(_convolved(layer, x.map, None)), None)
     u, bias = convolve(x.map, layer, groups)
-    return Lifted(*center_act(u, groups, bias=bias, offset=x.offset, cut=cut))
+    return lifted(*center_act(u, groups, bias=bias, offset=x.offset, cut=cut), layer.out_channels)
 
 
 def _rectified_half(layer: Any, x: Lifted, groups: int | None) -> Lifted:
@@ -278,7 +278,7 @@ def _rectified_half(layer: Any, x: Lifted, groups: int | None) -> Lifted:
     if groups is None:
         return _halve(_rectified(layer, x, None))
     u, bias = convolve(x.map, layer, groups)
-    return Lifted(*center_relu_halve(u, groups, bias, x.offset))
+    return lifted(*center_relu_halve(u, groups, bias, x.offset), layer.out_channels)
 
 
 def _rectified_rows(layer: Any, x: Lifted, groups: int | None) -> Lifted:
@@ -290,7 +290,7 @@ def _rectified_rows(layer: Any, x: Lifted, groups: int | None) -> Lifted:
     if known and suits_centring(x.map[..., None, None], Features(layer.out_features, groups)):
         outputs = padded_width(layer.out_features, x.map, dtype)
         u = F.linear(x.map, _padded_weight(layer, groups, x.map, outputs))
-        return Lifted(*center_act(u, groups, bias=layer.bias, offset=x.offset))
+        return lifted(*center_act(u, groups, bias=layer.bias, offset=x.offset), layer.out_features)
     return Lifted(*center_act(F.linear(x.map, autocast_weight(layer), layer.bias), groups, offset=x.offset))
 
 

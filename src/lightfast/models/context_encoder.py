@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from lightfast import nn as lfnn
 from lightfast.nn._center_act import center_act, convolve
-from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, lower
+from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, lifted, lower
 from lightfast.nn._lifted_transposed import (
     ConvTransposeNormAct2d,
     SqueezeNormAct,
@@ -237,7 +237,7 @@ class _LeaveLifted(nn.Module):
         self.groups = groups
 
     def forward(self, before: Lifted, answer: Lifted) -> Tensor:
-        return lower(Lifted(answer.map, before.offset if answer.offset is None else answer.offset), self.groups)
+        return lower(answer if answer.offset is not None else answer._replace(offset=before.offset), self.groups)
 
 
 class _LiftedFirst(nn.Module):
@@ -259,7 +259,7 @@ class _LiftedFirst(nn.Module):
     def forward(self, x: Lifted) -> Lifted:
         u, bias = convolve(x.map, self.conv, self.groups)
         z, offset = center_act(u, self.groups, _SLOPE, bias, x.offset if self.carry else None)
-        return Lifted(z, offset if self.carry and x.offset is not None else None)
+        return lifted(z, offset if self.carry and x.offset is not None else None, self.conv.out_channels)
 
 
 class _LiftedLast(nn.Module):

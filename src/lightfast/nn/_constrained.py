@@ -82,12 +82,12 @@ class Constrained(nn.Module):
     def projection(self, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
         """`make(weight)`, kept in evaluation mode under the name `kind` for as long as the weight stays what it is."""
         weight = self.weight
-        if self.training or torch.compiler.is_compiling():
+        if self.training:
             return make(weight)
         if weight.requires_grad and torch.is_grad_enabled():
             self.stop_keeping()
             return make(weight)
-        if not self._keeps or not may_be_kept(weight):
+        if torch.compiler.is_compiling() or not self._keeps or not may_be_kept(weight):
             return make(weight)
         kept = self._kept
         if kept is None or not kept.holds_for(weight):
@@ -104,8 +104,9 @@ class Constrained(nn.Module):
 
         Fused optimizers and CUDA graphs do not raise a weight's version, so it would not be seen to change.
         """
-        if not torch.compiler.is_compiling():
-            self.__dict__.update(_kept=None, _keeps=False)
+        if not _native.exported():
+            # Assignments, which compilers do too, each time.
+            self._kept, self._keeps = None, False
 
     def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return project(weight, self.in_groups, self.out_groups, constraint=self.constraint, dtype=dtype)

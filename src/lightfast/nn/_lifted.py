@@ -23,7 +23,7 @@ from lightfast.nn._native import is_last, observed
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_operators import norm_act_operators, suits_operators
-from lightfast.nn._norm_act_triton import filled_up, norm_act_kernels, padded_width, suits
+from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
 from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
 from lightfast.nn._statistics import Statistics
 
@@ -37,8 +37,10 @@ __all__ = [
     "fit_channels",
     "fit_weight",
     "gets_idle_channels",
+    "lifted",
     "lower",
     "made_from",
+    "map_of",
     "moved",
     "padded_weight",
     "without_idle",
@@ -98,7 +100,7 @@ class NormActUnit(nn.Module):
     offset_groups: int
     share_moments: Callable[[Tensor], Tensor] | None
 
-    def _finish(self, x: Lifted, u: Tensor, shortcut: Tensor | None = None) -> Lifted:
+    def _finish(self, x: Lifted, u: Tensor, added: Lifted | None = None) -> Lifted:
         """All of it for `u`, which has the features of the unit and perhaps idle channels after them."""
         norm, features, groups = self.norm, self.conv.out_channels, self.offset_groups
         momentum: Any = norm.momentum
@@ -106,16 +108,17 @@ class NormActUnit(nn.Module):
             norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
         )
         parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
+        shortcut = None if added is None else map_of(added, features)
         # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
         worth = self.share_moments is None and (u.shape[2] * u.shape[3] > 1 or not norm.training)
         if worth and suits(u, features, groups):
-            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1], features)
+            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1])
             z, offset = norm_act_kernels(u, shortcut, *parameters, norm.num_batches_tracked, groups, self.slope)
             return moved(x, offset, z, features)
         if norm.training and norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
         if worth and suits_operators(u, features, groups):
-            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1], features)
+            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1])
             z, offset = norm_act_operators(u, shortcut, *parameters, groups, self.slope)
         else:
             shortcut = None if shortcut is None else without_idle(shortcut, features)
@@ -168,19 +171,31 @@ class ConvNormAct2d(NormActUnit):
         self.share_moments = None
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        conv, added = self.conv, None if shortcut is None else shortcut.map
-        if gets_idle_channels(x.map):
-            return self._finish(x, convolve_padded(x.map, conv, self.offset_groups), added)
+        conv, z = self.conv, map_of(x, self.conv.in_channels)
+        if gets_idle_channels(z):
+            return self._finish(x, convolve_padded(z, conv, self.offset_groups), shortcut)
         weight = autocast_weight(conv)
         with forgotten(conv, weight):
-            u = F.conv2d(x.map, weight, None, conv.stride, conv.padding)
-        return self._finish(x, u, added)
+            u = F.conv2d(without_idle(z, conv.in_channels), weight, None, conv.stride, conv.padding)
+        return self._finish(x, u, shortcut)
+
+
+def lifted(z: Tensor, offset: Tensor | None, features: int) -> Lifted:
+    """A map of so many features; what channels there are after them are idle."""
+    return Lifted(z, offset, features if z.shape[1] > features else None)
+
+
+def map_of(x: Lifted, features: int) -> Tensor:
+    """The map, which must have so many features: idle channels would hide that it has others."""
+    found = x.map.shape[1] if x.features is None else x.features
+    if found != features:
+        raise ValueError(f"expected a map of {features} features, but got one of {found}")
+    return x.map
 
 
 def moved(x: Lifted, offset: Tensor, z: Tensor, features: int) -> Lifted:
     """The map that a unit makes of `x`: `z` with so many features, and perhaps idle channels; the offset is added."""
-    idle = z.shape[1] > features
-    return Lifted(z, None if x.offset is None else x.offset + offset, features if idle else None)
+    return lifted(z, None if x.offset is None else x.offset + offset, features)
 
 
 def gets_idle_channels(z: Tensor) -> bool:
@@ -203,7 +218,7 @@ def convolve_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None =
     last = dtype != torch.float32 or (not observed(z) and is_last(z))
     layout = torch.channels_last if last else torch.contiguous_format
     weight = padded_weight(conv, groups, dtype, layout, made)
-    z = fit_channels(z.to(dtype), weight.shape[1], conv.in_channels).contiguous(memory_format=layout)
+    z = fit_channels(z.to(dtype), weight.shape[1]).contiguous(memory_format=layout)
     padding: Any = conv.padding
     return F.conv2d(z, weight, None, conv.stride, padding)
 
@@ -241,21 +256,12 @@ def fit_weight(
     return (F.pad(weight, idle) if any(idle) else weight).contiguous(memory_format=memory_format)
 
 
-def fit_channels(z: Tensor, channels: int, features: int | None = None) -> Tensor:
-    """`z` with as many idle channels as make it `channels`; of so many features, if that is said."""
-    if features is not None:
-        _check_channels(z, features)
+def fit_channels(z: Tensor, channels: int) -> Tensor:
+    """`z` with as many idle channels as make it `channels`: more of them, or fewer."""
     missing = channels - z.shape[1]
     return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing else z
 
 
 def without_idle(z: Tensor, features: int) -> Tensor:
     """The features of a map alone."""
-    _check_channels(z, features)
     return z if z.shape[1] == features else z[:, :features]
-
-
-def _check_channels(z: Tensor, features: int) -> None:
-    """Raise where a map has other features: idle channels, of whatever precision it had before, would hide it."""
-    if z.shape[1] not in (features, *(filled_up(features, dtype) for dtype in (torch.float32, torch.float16))):
-        raise ValueError(f"expected a map of {features} features, but got {z.shape[1]} channels")

@@ -25,6 +25,7 @@ from lightfast.nn._lifted import (
     fit_weight,
     gets_idle_channels,
     made_from,
+    map_of,
     padded_weight,
     without_idle,
     working_dtype,
@@ -79,7 +80,7 @@ def transpose_padded(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Mad
         return _met(raw, conv, groups, (inputs, outputs), dtype, layout)
 
     weight = (made or made_from(conv))((inputs, outputs, dtype), make)
-    z = fit_channels(z.to(dtype), inputs, conv.in_channels)
+    z = fit_channels(z.to(dtype), inputs)
     z = z.contiguous(memory_format=torch.channels_last) if half else z
     padding: Any = conv.padding
     return F.conv_transpose2d(z, weight, None, conv.stride, padding)
@@ -97,9 +98,7 @@ def from_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int, made: Made | No
         return _met(raw, conv, groups, channels, dtype, layout_of(raw))
 
     weight = (made or made_from(conv))(("row", channels, dtype), make)
-    return from_row(
-        fit_channels(z.to(dtype), channels[0], conv.in_channels).flatten(1) @ as_row(weight, weight), weight
-    )
+    return from_row(fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight), weight)
 
 
 def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tuple[Tensor, Tensor]:
@@ -108,7 +107,7 @@ def from_centred_pixel(z: Tensor, conv: nn.ConvTranspose2d, groups: int) -> tupl
     channels = padded_width(conv.in_channels, z, dtype), padded_width(conv.out_channels, z, dtype)
     z, level = _centred(without_idle(z, conv.in_channels), groups)
     weight = fit_weight(conv.weight, *channels, dtype, layout_of(conv.weight))
-    rows = fit_channels(z.to(dtype), channels[0], conv.in_channels).flatten(1) @ as_row(weight, weight)
+    rows = fit_channels(z.to(dtype), channels[0]).flatten(1) @ as_row(weight, weight)
     return from_row(rows, weight), level
 
 
@@ -117,7 +116,7 @@ def squeeze_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = 
     dtype = working_dtype(z)
     layout = torch.contiguous_format if conv.weight.is_contiguous() else torch.channels_last
     weight = padded_weight(conv, groups, dtype, layout, made)
-    z = fit_channels(z.to(dtype), weight.shape[1], conv.in_channels)
+    z = fit_channels(z.to(dtype), weight.shape[1])
     return F.linear(as_row(z, weight), as_row(weight, weight))[..., None, None]
 
 
@@ -178,11 +177,11 @@ class ConvTransposeNormAct2d(NormActUnit):
         self.share_moments = None
 
     def forward(self, x: Lifted) -> Lifted:
-        conv = self.conv
-        pixel = x.map.shape[2] == x.map.shape[3] == 1 and conv.kernel_size == conv.stride and not any(conv.padding)
-        if pixel and _centres(conv, x.map):
-            return self._finish(*_less_level(x, *from_centred_pixel(x.map, conv, self.offset_groups)))
-        return self._finish(x, (from_pixel if pixel else transpose_padded)(x.map, conv, self.offset_groups))
+        conv, z = self.conv, map_of(x, self.conv.in_channels)
+        pixel = z.shape[2] == z.shape[3] == 1 and conv.kernel_size == conv.stride and not any(conv.padding)
+        if pixel and _centres(conv, z):
+            return self._finish(*_less_level(x, *from_centred_pixel(z, conv, self.offset_groups)))
+        return self._finish(x, (from_pixel if pixel else transpose_padded)(z, conv, self.offset_groups))
 
 
 class SqueezeNormAct(NormActUnit):
@@ -218,7 +217,7 @@ class SqueezeNormAct(NormActUnit):
         self.share_moments = None
 
     def forward(self, x: Lifted) -> Lifted:
-        conv, z = self.conv, x.map
+        conv, z = self.conv, map_of(x, self.conv.in_channels)
         if gets_idle_channels(z):
             return self._finish(x, squeeze_padded(z, conv, self.offset_groups))
         z = without_idle(z, conv.in_channels)
@@ -256,7 +255,7 @@ def _centred(z: Tensor, groups: int) -> tuple[Tensor, Tensor]:
 
 def _less_level(x: Lifted, u: Tensor, level: Tensor) -> tuple[Lifted, Tensor]:
     """The same as `x` and `u + G level` to what centres `u`: the level then matters to the offset alone."""
-    return Lifted(x.map, None if x.offset is None else x.offset + level), u
+    return x._replace(offset=None if x.offset is None else x.offset + level), u
 
 
 def _met(

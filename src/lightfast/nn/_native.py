@@ -31,6 +31,7 @@ __all__ = [
     "backward_halve",
     "backward_moments",
     "constants",
+    "exported",
     "fit",
     "halve",
     "infer",
@@ -94,6 +95,12 @@ def observed(x: Tensor) -> bool:
         or is_legacy_batchedtensor(x)
         or (forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None)
     )
+
+
+@torch.compiler.assume_constant_result
+def exported() -> bool:
+    """Whether this is an export. A compiler has to ask and not to compile this: older ones would say yes always."""
+    return torch.compiler.is_exporting()
 
 
 def fit(x: Tensor, u: Tensor) -> Tensor:

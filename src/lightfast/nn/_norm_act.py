@@ -79,14 +79,15 @@ def norm_act(
     if inferred is not None:
         return inferred
     if _native.observed(u):
-        # A compiler differentiates and fuses the plain operations by itself, and transforms know no others.
+        # Transforms and exports know no other operations than these.
         z, found, _ = _forward(*arguments)
-        offset, mean, var = found.offset, found.mean, _unbiased(found.var, u, statistics)
+        offset = found.offset
+        if statistics.training:
+            update(statistics, found.mean, _unbiased(found.var, u, statistics))
     else:
         z, offset, of_features = _NormAct.apply(*arguments)
-        mean, var = of_features[2:]
-    if statistics.training:
-        update(statistics, mean, var)
+        if statistics.training:
+            update(statistics, *of_features[2:])
     return z, offset
 
 

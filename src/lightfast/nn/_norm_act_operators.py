@@ -19,18 +19,17 @@ __all__ = ["norm_act_operators", "suits_operators"]
 
 def suits_operators(u: Tensor, features: int, groups: int) -> bool:
     """Whether the operators are to take maps like `u`: under a compiler, where there are passes for them."""
-    if not torch.compiler.is_compiling() or _wants_formula():
+    if not torch.compiler.is_compiling() or _native.exported() or _transformed():
         return False
     if u.is_cuda:
         return _norm_act_triton.takes(u, features, groups) and _has_kernels()
     return u.shape[1] == features and _native.takes(u) and _has_native_passes()
 
 
-# What follows is asked while a compiler looks, not compiled: older ones take every compilation for an export.
 @torch.compiler.assume_constant_result
-def _wants_formula() -> bool:
-    """Whether this is an export, or a transform of `torch.func`: both know torch's own operators alone."""
-    return torch.compiler.is_exporting() or peek_interpreter_stack() is not None
+def _transformed() -> bool:
+    """Whether this is compiled for a transform of `torch.func`, which knows torch's own operators alone."""
+    return peek_interpreter_stack() is not None
 
 
 @torch.compiler.assume_constant_result

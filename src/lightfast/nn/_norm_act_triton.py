@@ -44,9 +44,9 @@ def _kernels() -> Any:
 
 
 def suits(x: Tensor, features: int, groups: int) -> bool:
-    """Whether the kernels can take maps like `x`: on a GPU, in a precision they know, and not under a compiler.
+    """Whether the kernels can take maps like `x`: on a GPU, in a precision they know, and unobserved.
 
-    A compiler fuses the plain version by itself, and transforms of `torch.func` go through the plain version alone.
+    A compiler is shown operators instead, and transforms of `torch.func` go through the plain version alone.
     """
     return x.is_cuda and not observed(x) and available() and takes(x, features, groups)
 
@@ -69,7 +69,7 @@ def padded_width(features: int, place: Tensor, dtype: torch.dtype) -> int:
 
 
 def filled_up(features: int, dtype: torch.dtype) -> int:
-    """To a multiple of 8 in 16 bits, and of 4 in all others.
+    """To a multiple of 16 bytes, and of 4.
 
     >>> filled_up(33, torch.bfloat16), filled_up(33, torch.float32)
     (40, 36)
@@ -91,8 +91,6 @@ def norm_act_kernels(
 ) -> tuple[Tensor, Tensor]:
     """As `norm_act`, for `u` with idle channels after its features; `tracked` counts batches."""
     mean, var = statistics.running_mean, statistics.running_var
-    weight, bias = weight.contiguous(), bias.contiguous()
-    pre_bias = None if pre_bias is None else pre_bias.contiguous()
     differentiable = any(x is not None and x.requires_grad for x in (u, shortcut, pre_bias, weight, bias))
     for_use = not statistics.training and not (differentiable and torch.is_grad_enabled())
     if for_use and mean is not None and var is not None and can_infer(len(weight), groups):
@@ -145,6 +143,10 @@ def infer(
         `z` like `u`, its idle channels zero, and the offset (N, g) to be added to the map's own.
     """
     u, shortcut = _in_rows(u, shortcut)
+    pre_bias, how = (
+        _in_a_row(pre_bias),
+        how._replace(**{name: _in_a_row(getattr(how, name)) for name in how._fields[:4]}),
+    )
     z = u.new_empty_strided(u.shape, u.stride())
     offset = u.new_empty(u.shape[0], groups, dtype=torch.float32)
     numbers = power_of_two(u.shape[2] * u.shape[3]) * power_of_two(u.shape[1])
@@ -181,6 +183,10 @@ def _in_rows(u: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]
         raise ValueError(f"a shortcut of shape {tuple(shortcut.shape)} does not fit a map of {tuple(u.shape)}")
     u = u if _merges(u) else u.contiguous()
     return u, shortcut if shortcut is None or _merges(shortcut) else shortcut.contiguous()
+
+
+def _in_a_row(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
 
 
 def _tile(x: Tensor, numbers: int) -> dict[str, int]:
@@ -312,13 +318,14 @@ def forward_passes(
     """
     kernels = _kernels()
     u, shortcut = _in_rows(u, shortcut)
+    pre_bias, weight, bias = _in_a_row(pre_bias), weight.contiguous(), bias.contiguous()
     images, positions = u.shape[0], u.shape[2] * u.shape[3]
     features = weight.shape[0]
     training = statistics.of_batch
     of_images = u.new_empty(4, images, features, dtype=torch.float32)
     mean, deviation, var, shift = of_images
     s_mean = torch.empty_like(mean) if shortcut is not None else mean
-    of_features = u.new_empty(4, features, dtype=torch.float32)
+    of_features = (u.new_empty if training else u.new_zeros)(4, features, dtype=torch.float32)
     scale, inverse, batch_mean, batch_var = of_features
     offset = u.new_empty(images, groups, dtype=torch.float32)
     z = u.new_empty_strided(u.shape, u.stride())
