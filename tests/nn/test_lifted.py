@@ -20,7 +20,7 @@ from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, fit_channels, fit_
 from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import padded_width, suits
-from lightfast.nn._statistics import Statistics
+from lightfast.nn._statistics import Operands, Statistics
 
 OPTIONS = list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False]))
 
@@ -46,7 +46,7 @@ def test_norm_act_is_the_formula_with_its_gradients(training, slope, with_shortc
         tensor.requires_grad_()
     running = [torch.randn(6, **options), torch.rand(6, **options) + 0.5]
     other = [value.clone() for value in running]
-    z, offset = norm_act(u, shortcut, *parameters, Statistics(training, *running, 0.1, 1e-5), 3, slope)
+    z, offset = norm_act(Operands(u, shortcut, *parameters, Statistics(training, *running, 0.1, 1e-5), 3, slope))
     expected, expected_offset = spelled_out(u, shortcut, *parameters, *other, training, slope)
     torch.testing.assert_close(z, expected)
     torch.testing.assert_close(offset, expected_offset)
@@ -65,7 +65,7 @@ def test_norm_act_passes_gradcheck(training, slope, with_shortcut):
 
     def run(u, shortcut, *parameters):
         running = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-        return norm_act(u, shortcut, *parameters, Statistics(training, *running, 0.1, 1e-5), 3, slope)
+        return norm_act(Operands(u, shortcut, *parameters, Statistics(training, *running, 0.1, 1e-5), 3, slope))
 
     assert torch.autograd.gradcheck(run, (u, shortcut, *parameters))
 
@@ -198,7 +198,7 @@ import torch
 from lightfast.nn import _norm_act, _norm_act_triton
 from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_triton import norm_act_kernels
-from lightfast.nn._statistics import Statistics
+from lightfast.nn._statistics import Operands, Statistics
 
 torch.manual_seed(0)
 for training, slope, shortcut, last, idle in {cases}:
@@ -213,22 +213,23 @@ for training, slope, shortcut, last, idle in {cases}:
         statistics = Statistics(training, *running, 0.1, 1e-5)
         a, b, rest = inputs[0], inputs[1] if shortcut else None, inputs[-3:]
         if kernels:
-            z, offset = norm_act_kernels(a, b, *rest, statistics, tracked, 3, slope)
+            z, offset = norm_act_kernels(Operands(a, b, *rest, statistics, 3, slope), tracked)
             assert tracked == training and not z[:, features:].any()
         else:
             cut = lambda t: None if t is None else t[:, :features]
-            z, offset = norm_act(cut(a), cut(b), *rest, statistics, 3, slope)
+            z, offset = norm_act(Operands(cut(a), cut(b), *rest, statistics, 3, slope))
         loss = (z[:, :features] * weights[0][:, :features]).sum() + (offset * weights[1]).sum()
         results.append([z[:, :features], offset, *running, *torch.autograd.grad(loss, inputs)])
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)
 # Without running statistics, those of the batch are written down; parameters may lie anyhow.
 parameters = torch.randn(6, 3).unbind(1)
-given = torch.randn(4, 6, 3, 5), None, *parameters, Statistics(True, None, None, 0.1, 1e-5)
-passed, offset = _norm_act_triton.forward_passes(*given, None, 3, 0.2)
-torch.testing.assert_close((passed, offset), _norm_act.forward_passes(*given, 3, 0.2), atol=1e-5, rtol=1e-5)
+given = Operands(torch.randn(4, 6, 3, 5), None, *parameters, Statistics(True, None, None, 0.1, 1e-5), 3, 0.2)
+passed, offset = _norm_act_triton.forward_passes(given, None)
+torch.testing.assert_close((passed, offset), _norm_act.forward_passes(given), atol=1e-5, rtol=1e-5)
 statistics = Statistics(False, *torch.rand(6, 2).unbind(1), 0.1, 1e-5)
 with torch.no_grad():
-    results = [norm_act_kernels(*given[:-1], statistics, None, 3, 0.2), norm_act(*given[:-1], statistics, 3, 0.2)]
+    given = given._replace(statistics=statistics)
+    results = [norm_act_kernels(given, None), norm_act(given)]
 torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 # Of axes of size 1 the strides say nothing, in maps, shortcuts and gradients.
 flat = lambda z: z.squeeze(3).transpose(1, 2)
@@ -240,9 +241,8 @@ for last, turned, read in itertools.product([True, False], [True, False], [flat,
     for kernels in (True, False):
         inputs = [t.clone().requires_grad_() for t in (u, s)]
         statistics = Statistics({training}, torch.zeros(6), torch.ones(6), 0.1, 1e-5)
-        tracked = (torch.zeros((), dtype=torch.int64),) if kernels else ()
-        by = norm_act_kernels if kernels else norm_act
-        z, _ = by(inputs[0], s.detach() if turned else inputs[1], *parameters, statistics, *tracked, 3, 0.2)
+        given = Operands(inputs[0], s.detach() if turned else inputs[1], *parameters, statistics, 3, 0.2)
+        z, _ = norm_act_kernels(given, torch.zeros((), dtype=torch.int64)) if kernels else norm_act(given)
         wanted = inputs[:1] if turned else inputs
         results.append([z, *torch.autograd.grad((read(z) * weights).sum(), wanted)])
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-5)

@@ -11,7 +11,7 @@ from lightfast import models
 from lightfast import nn as lfnn
 from lightfast.nn import _native, _norm_act
 from lightfast.nn._norm_act import norm_act
-from lightfast.nn._statistics import Statistics
+from lightfast.nn._statistics import Operands, Statistics
 
 needs_library = pytest.mark.skipif(
     _native._library() is None, reason="there is no C compiler here, or it is switched off"
@@ -22,7 +22,9 @@ def run(u, shortcut, parameters, training, slope, weights):
     running = torch.zeros(6), torch.ones(6)
     inputs = [tensor.clone().requires_grad_() for tensor in (u, *([] if shortcut is None else [shortcut]), *parameters)]
     statistics = Statistics(training, *running, 0.1, 1e-5)
-    z, offset = norm_act(inputs[0], None if shortcut is None else inputs[1], *inputs[-3:], statistics, 3, slope)
+    z, offset = norm_act(
+        Operands(inputs[0], None if shortcut is None else inputs[1], *inputs[-3:], statistics, 3, slope)
+    )
     gradients = torch.autograd.grad((z * weights[0]).sum() + (offset * weights[1]).sum(), inputs)
     return [z, offset, *running, *gradients]
 
@@ -113,7 +115,9 @@ def test_it_takes_only_what_it_can():
 def test_not_a_number_stays_one():
     for dtype in (torch.float32, torch.bfloat16):
         u = torch.full((2, 6, 4, 4), float("nan"), dtype=dtype)
-        z, _ = norm_act(u, None, None, torch.ones(6), torch.zeros(6), Statistics(True, None, None, 0.1, 1e-5), 3, 0.0)
+        z, _ = norm_act(
+            Operands(u, None, None, torch.ones(6), torch.zeros(6), Statistics(True, None, None, 0.1, 1e-5), 3, 0.0)
+        )
         assert z.isnan().all()
 
 

@@ -25,7 +25,7 @@ from lightfast.nn._norm_act import norm_act
 from lightfast.nn._norm_act_operators import norm_act_operators, suits_operators
 from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
 from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
-from lightfast.nn._statistics import Statistics
+from lightfast.nn._statistics import Operands, Statistics
 
 __all__ = [
     "ConvNormAct2d",
@@ -107,24 +107,23 @@ class NormActUnit(nn.Module):
         statistics = Statistics(
             norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
         )
-        parameters = (self.conv.bias, norm.weight, norm.bias, statistics)
         shortcut = None if added is None else map_of(added, features)
         # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
         worth = self.share_moments is None and (u.shape[2] * u.shape[3] > 1 or not norm.training)
-        if worth and suits(u, features, groups):
-            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1])
-            z, offset = norm_act_kernels(u, shortcut, *parameters, norm.num_batches_tracked, groups, self.slope)
+        by_kernels = worth and suits(u, features, groups)
+        by_operators = worth and not by_kernels and suits_operators(u, features, groups)
+        knows_idle, channels = by_kernels or by_operators, u.shape[1]
+        u = u if knows_idle else without_idle(u, features)
+        if shortcut is not None:
+            shortcut = fit_channels(shortcut.to(u.dtype), channels) if knows_idle else without_idle(shortcut, features)
+        given = Operands(u, shortcut, self.conv.bias, norm.weight, norm.bias, statistics, groups, self.slope)
+        if by_kernels:
+            z, offset = norm_act_kernels(given, norm.num_batches_tracked)
             return moved(x, offset, z, features)
         if norm.training and norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
-        if worth and suits_operators(u, features, groups):
-            shortcut = None if shortcut is None else fit_channels(shortcut.to(u.dtype), u.shape[1])
-            z, offset = norm_act_operators(u, shortcut, *parameters, groups, self.slope)
-        else:
-            shortcut = None if shortcut is None else without_idle(shortcut, features)
-            z, offset = norm_act(without_idle(u, features), shortcut, *parameters, groups, self.slope)
-            z = fit_channels(z, u.shape[1])
-        return moved(x, offset, z, features)
+        z, offset = norm_act_operators(given) if by_operators else norm_act(given)
+        return moved(x, offset, fit_channels(z, channels), features)
 
 
 class ConvNormAct2d(NormActUnit):

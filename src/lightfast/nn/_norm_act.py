@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from lightfast.functional import statistics_dtype
 from lightfast.nn import _native
-from lightfast.nn._statistics import Gradients, Passed, Statistics
+from lightfast.nn._statistics import Gradients, How, Operands, Passed, Statistics
 
 __all__ = [
     "backward_passes",
@@ -49,43 +49,20 @@ class _Coefficients(NamedTuple):
     var: Tensor
 
 
-def norm_act(
-    u: Tensor,
-    shortcut: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Statistics,
-    groups: int,
-    slope: float,
-) -> tuple[Tensor, Tensor]:
-    """The formula above.
-
-    Args:
-        u: (N, C, *positions), in `groups` equal contiguous runs of features.
-        shortcut: `s`, of the shape of `u`.
-        pre_bias: `b` (C,).
-        weight: `γ` (C,).
-        bias: `β` (C,).
-        statistics: of `c`; running ones are updated in place in training.
-        groups: g.
-        slope: 0 for ReLU, 1 for no activation.
-
-    Returns:
-        `z` like `u`, and the offset `φ(u + b) + φ(y)` (N, g) to be added to the map's own.
-    """
-    arguments = (u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
-    inferred = _infer(*arguments)
+def norm_act(given: Operands) -> tuple[Tensor, Tensor]:
+    """The formula above: `z` like `u`, and the offset `φ(u + b) + φ(y)` (N, g) to be added to the map's own."""
+    inferred = _infer(given)
     if inferred is not None:
         return inferred
-    if _native.observed(u):
+    statistics = given.statistics
+    if _native.observed(given.u):
         # Transforms and exports know no other operations than these.
-        z, found, _ = _forward(*arguments)
+        z, found, _ = _forward(given)
         offset = found.offset
         if statistics.training:
-            update(statistics, found.mean, _unbiased(found.var, u, statistics))
+            update(statistics, found.mean, _unbiased(found.var, given))
     else:
-        z, offset, of_features = _NormAct.apply(*arguments)
+        z, offset, of_features = _NormAct.apply(*given)
         if statistics.training:
             update(statistics, *of_features[2:])
     return z, offset
@@ -100,17 +77,9 @@ def update(statistics: Statistics, mean: Tensor, var: Tensor) -> None:
         statistics.running_var.lerp_(var.to(statistics.running_var.dtype), statistics.momentum)
 
 
-def _infer(
-    u: Tensor,
-    shortcut: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Statistics,
-    groups: int,
-    slope: float,
-) -> tuple[Tensor, Tensor] | None:
+def _infer(given: Operands) -> tuple[Tensor, Tensor] | None:
     """The formula in one go in C, where it is for use and not for training."""
+    u, shortcut, pre_bias, weight, bias, statistics, groups, slope = given
     mean, var = statistics.running_mean, statistics.running_var
     if statistics.training or torch.is_grad_enabled() or mean is None or var is None:
         return None
@@ -161,17 +130,9 @@ def _coefficients(
     return _Coefficients(scale, shift, deviation, inverse, offset + after, batch_mean, batch_var)
 
 
-def _forward(
-    u: Tensor,
-    shortcut: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Statistics,
-    groups: int,
-    slope: float,
-) -> tuple[Tensor, _Coefficients, Tensor]:
+def _forward(given: Operands) -> tuple[Tensor, _Coefficients, Tensor]:
     """`z`, the coefficients, and the mean (N, C) of `u`."""
+    u, shortcut, pre_bias, weight, bias, statistics, groups, slope = given
     native = _native.suits(u)
     shortcut = _native.fit(shortcut, u) if native and shortcut is not None else shortcut
     mean, var, shortcut_mean = _native.moments(u, shortcut) if native else _moments(u, shortcut)
@@ -232,38 +193,24 @@ def _through_activation(dz: Tensor, z: Tensor, slope: float) -> Tensor:
     return dz if slope == 1 else torch.where(z > 0, dz, dz * slope if slope else 0)
 
 
-def forward_passes(
-    u: Tensor,
-    shortcut: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Statistics,
-    groups: int,
-    slope: float,
-) -> tuple[Passed, Tensor]:
+def forward_passes(given: Operands) -> tuple[Passed, Tensor]:
     """`z` with what the way back needs, and the offset."""
-    z, found, mean = _forward(u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
+    z, found, mean = _forward(given)
     of_images = torch.stack([mean, found.deviation])
-    of_features = torch.stack([found.scale, found.inverse, found.mean, _unbiased(found.var, u, statistics)])
-    return Passed(u, z, of_images, of_features), found.offset
+    of_features = torch.stack([found.scale, found.inverse, found.mean, _unbiased(found.var, given)])
+    return Passed(given.u, z, of_images, of_features, given.pre_bias, given.weight, given.bias), found.offset
 
 
 def backward_passes(
     dz: Tensor | None,
     d_offset: Tensor | None,
     passed: Passed,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    training: bool,
-    has_shortcut: bool,
-    groups: int,
-    slope: float,
+    how: How,
     share: Callable[[Tensor], Tensor] | None = None,
 ) -> Gradients:
-    """From the gradients of `z` and of the offset; in `training` the statistics are the batch's."""
-    u, z, (mean, deviation), (scale, inverse, *_) = passed
+    """From the gradients of `z` and of the offset; `share` as in `Statistics`."""
+    u, z, (mean, deviation), (scale, inverse, *_), pre_bias, weight, bias = passed
+    of_batch, has_shortcut, groups, slope = how
     features = u.shape[1]
     per_image = u[0, 0].numel()
     exact = mean.dtype
@@ -284,7 +231,7 @@ def backward_passes(
     normal = deviation * inverse
     d_normal = dq_u * inverse + d_mean * normal
     d_weight = d_normal.sum(0) * per_image
-    if training:
+    if of_batch:
         share = share or _alone
         k1, k2 = share(d_mean.mean(0)), share(d_normal.mean(0))
     else:
@@ -307,20 +254,11 @@ class _NormAct(torch.autograd.Function):
     """Forward and backward in two passes each; everything between them on (N, C), and kept without its own gradient."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        u: Tensor,
-        shortcut: Tensor | None,
-        pre_bias: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        statistics: Statistics,
-        groups: int,
-        slope: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        passed, offset = forward_passes(u, shortcut, pre_bias, weight, bias, statistics, groups, slope)
-        ctx.save_for_backward(*passed, pre_bias, weight, bias)
-        ctx.how = (statistics.of_batch, shortcut is not None, groups, slope, statistics.share)
+    def forward(ctx: Any, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+        given = Operands(*operands)
+        passed, offset = forward_passes(given)
+        ctx.save_for_backward(*passed)
+        ctx.how, ctx.share = given.how, given.statistics.share
         ctx.mark_non_differentiable(passed.of_features)
         ctx.set_materialize_grads(False)
         return passed.z, offset, passed.of_features
@@ -329,13 +267,12 @@ class _NormAct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         dz, d_offset, _ = grads
-        saved = ctx.saved_tensors
-        return *backward_passes(dz, d_offset, Passed(*saved[:4]), *saved[4:], *ctx.how), None, None, None
+        return *backward_passes(dz, d_offset, Passed(*ctx.saved_tensors), ctx.how, ctx.share), None, None, None
 
 
-def _unbiased(var: Tensor, u: Tensor, statistics: Statistics) -> Tensor:
-    """The variance of a batch of maps like `u`, of all processes, as an estimate."""
-    count = u.numel() // u.shape[1] * (1 if statistics.share is None else dist.get_world_size())
+def _unbiased(var: Tensor, given: Operands) -> Tensor:
+    """The variance of a batch, of all processes, as an estimate."""
+    count = given.u.numel() // given.u.shape[1] * (1 if given.statistics.share is None else dist.get_world_size())
     return var * (count / max(count - 1, 1))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lightfast.nn._native import observed
-from lightfast.nn._statistics import Gradients, Passed, Statistics
+from lightfast.nn._statistics import Gradients, How, Operands, Passed
 from lightfast.nn._triton import available, power_of_two
 
 __all__ = [
@@ -78,25 +78,16 @@ def filled_up(features: int, dtype: torch.dtype) -> int:
     return -(-features // at_once) * at_once
 
 
-def norm_act_kernels(
-    u: Tensor,
-    shortcut: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Statistics,
-    tracked: Tensor | None,
-    groups: int,
-    slope: float,
-) -> tuple[Tensor, Tensor]:
+def norm_act_kernels(given: Operands, tracked: Tensor | None) -> tuple[Tensor, Tensor]:
     """As `norm_act`, for `u` with idle channels after its features; `tracked` counts batches."""
+    u, shortcut, pre_bias, weight, bias, statistics, groups, slope = given
     mean, var = statistics.running_mean, statistics.running_var
-    differentiable = any(x is not None and x.requires_grad for x in (u, shortcut, pre_bias, weight, bias))
+    differentiable = any(x is not None and x.requires_grad for x in given[:5])
     for_use = not statistics.training and not (differentiable and torch.is_grad_enabled())
     if for_use and mean is not None and var is not None and can_infer(len(weight), groups):
         return infer(u, shortcut, pre_bias, Norm(weight, bias, mean, var, statistics.eps), groups, slope)
     with torch.cuda.device_of(u):
-        return _NormActKernels.apply(u, shortcut, pre_bias, weight, bias, statistics, tracked, groups, slope)
+        return _NormActKernels.apply(tracked, *given)
 
 
 class Norm(NamedTuple):
@@ -301,24 +292,15 @@ def _infer_in_passes(
     )
 
 
-def forward_passes(
-    u: Tensor,
-    shortcut: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Statistics,
-    tracked: Tensor | None,
-    groups: int,
-    slope: float,
-) -> tuple[Passed, Tensor]:
+def forward_passes(given: Operands, tracked: Tensor | None) -> tuple[Passed, Tensor]:
     """`z` with what the way back needs, and the offset.
 
     The statistics of the batch are written down where there are no running ones to be moved towards them.
     """
     kernels = _kernels()
-    u, shortcut = _in_rows(u, shortcut)
-    pre_bias, weight, bias = _in_a_row(pre_bias), weight.contiguous(), bias.contiguous()
+    statistics, groups, slope = given.statistics, given.groups, given.slope
+    u, shortcut = _in_rows(given.u, given.shortcut)
+    pre_bias, weight, bias = _in_a_row(given.pre_bias), given.weight.contiguous(), given.bias.contiguous()
     images, positions = u.shape[0], u.shape[2] * u.shape[3]
     features = weight.shape[0]
     training = statistics.of_batch
@@ -350,25 +332,16 @@ def forward_passes(
     kernels.apply_kernel[_tiles(u, tile := _tile(u, _TILE))](
         u, s, scale, shift, z, positions, features, slope, *places, **known, **tile
     )
-    return Passed(u, z, of_images[:2], of_features), offset
+    return Passed(u, z, of_images[:2], of_features, pre_bias, weight, bias), offset
 
 
-def backward_passes(
-    dz: Tensor | None,
-    d_offset: Tensor | None,
-    passed: Passed,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    training: bool,
-    has_shortcut: bool,
-    groups: int,
-    slope: float,
-) -> Gradients:
-    """From the gradients of `z` and of the offset; in `training` the statistics are the batch's."""
+def backward_passes(dz: Tensor | None, d_offset: Tensor | None, passed: Passed, how: How) -> Gradients:
+    """From the gradients of `z` and of the offset."""
     kernels = _kernels()
     (u, _), z = _in_rows(passed.u, None), passed.z
     (mean, deviation), (scale, inverse, *_) = passed.of_images, passed.of_features
+    pre_bias, weight, bias = passed[4:]
+    of_batch, has_shortcut, groups, slope = how
     dz = torch.zeros_like(z) if dz is None else dz
     if not _merges(dz):
         dz = dz.contiguous(memory_format=torch.channels_last if u.stride(1) == 1 else torch.contiguous_format)
@@ -387,7 +360,7 @@ def backward_passes(
         first, second, mean, deviation, scale, inverse, scale if d_offset is None else d_offset.contiguous(),
         d_weight, d_bias, d_bias if d_pre_bias is None else d_pre_bias, slant, constant, centring,
         images, features, size, groups, positions,
-        TRAINING=training, HAS_OFFSET=d_offset is not None, HAS_PRE_BIAS=d_pre_bias is not None,
+        TRAINING=of_batch, HAS_OFFSET=d_offset is not None, HAS_PRE_BIAS=d_pre_bias is not None,
         **_block(images, size),
     )  # fmt: skip
     du = torch.empty_like(z)
@@ -401,21 +374,11 @@ def backward_passes(
 
 class _NormActKernels(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        u: Tensor,
-        shortcut: Tensor | None,
-        pre_bias: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        statistics: Statistics,
-        tracked: Tensor | None,
-        groups: int,
-        slope: float,
-    ) -> tuple[Tensor, Tensor]:
-        passed, offset = forward_passes(u, shortcut, pre_bias, weight, bias, statistics, tracked, groups, slope)
-        ctx.save_for_backward(*passed, pre_bias, weight, bias)
-        ctx.how = (statistics.of_batch, shortcut is not None, groups, slope)
+    def forward(ctx: Any, tracked: Tensor | None, *operands: Any) -> tuple[Tensor, Tensor]:
+        given = Operands(*operands)
+        passed, offset = forward_passes(given, tracked)
+        ctx.save_for_backward(*passed)
+        ctx.how = given.how
         ctx.set_materialize_grads(False)
         return passed.z, offset
 
@@ -423,5 +386,4 @@ class _NormActKernels(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         dz, d_offset = grads
-        saved = ctx.saved_tensors
-        return *backward_passes(dz, d_offset, Passed(*saved[:4]), *saved[4:], *ctx.how), None, None, None, None
+        return None, *backward_passes(dz, d_offset, Passed(*ctx.saved_tensors), ctx.how), None, None, None
