@@ -23,6 +23,7 @@ TOP = [
     "constancy",
     "convert",
     "equivariance_error",
+    "fields",
     "functional",
     "fuse",
     "light",
@@ -102,7 +103,7 @@ def test_the_layers():
     assert sorted(lf.nn.__all__) == sorted(LAYERS)
 
 
-@pytest.mark.parametrize("module", ["", ".nn", ".functional", ".color", ".light", ".metrics", ".models"])
+@pytest.mark.parametrize("module", ["", ".nn", ".functional", ".fields", ".color", ".light", ".metrics", ".models"])
 def test_every_public_name_is_there_and_documented(module):
     namespace = importlib.import_module(f"lightfast{module}")
     assert namespace.__doc__

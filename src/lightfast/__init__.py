@@ -1,6 +1,6 @@
 """Lightfast: offset equivariant networks, whose output follows offsets of the input exactly, by construction."""
 
-from lightfast import color, constancy, functional, light, metrics, models, nn
+from lightfast import color, constancy, fields, functional, light, metrics, models, nn
 from lightfast.certify import Certificate, certify
 from lightfast.convert import Conversion, convert
 from lightfast.deploy import fuse
@@ -29,6 +29,7 @@ __all__ = [
     "constancy",
     "convert",
     "equivariance_error",
+    "fields",
     "functional",
     "fuse",
     "light",

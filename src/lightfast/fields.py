@@ -1,0 +1,411 @@
+"""Offsets that vary over the image: fields in the span of a few smooth functions of the position.
+
+Light varies over a picture. Let the offset of each group be a field `o(p) = Σ_k c_k B_k(p)`. With `P` the orthogonal
+projection of a group's mean map onto the span of the functions `B_k`, `z = x - G P(x)` does not change when any field
+of the span is added to `x`: exactly, and whatever network follows. One function, the constant, gives the group means.
+
+Positions are those of pixel centres, from -1 to 1 over the extent of the image along each of its axes, so that a field
+is the same at any resolution. What is called `field` below is 0 for a constant, 1 for a plane, 2 for a quadratic, or
+any function from positions (P, d) to the values (P, K) of K functions there, such as :class:`Cosines`.
+
+Functions are taken in their order. One that the positions cannot tell from those before it, as the quadratic ones from
+the constant on 2 x 2 pixels, gets the coefficient 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from lightfast.functional import add_offset, combine_offset, group_pool, statistics_dtype
+from lightfast.groups import GroupSpec, group_count
+
+__all__ = [
+    "Cosines",
+    "FieldSpec",
+    "Polynomial",
+    "RemoveField",
+    "add_field",
+    "field_map",
+    "field_mean",
+    "positions",
+    "project_field",
+    "remove_field",
+]
+
+DEPENDENT = 1e-10
+"""Square of the share of its length that a function must add to those before it, to count as another one."""
+
+_CACHED_VALUES = 2**22
+_CACHED_SIZES = 64
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """The polynomials of a total degree up to `order` in d positions: products of Legendre's `L_0 = 1, L_1 = u, ...`.
+
+    There are (d + order)! / (d! order!) of them, from the constant up: 1, 3, 6 in two dimensions for order 0, 1, 2.
+    The mean over the image of each but the first is 0, so `c_0` is a group's mean.
+
+    >>> Polynomial(1)(torch.tensor([[0.0, 0.5]]))
+    tensor([[1.0000, 0.0000, 0.5000]])
+    """
+
+    order: int
+
+    def __post_init__(self) -> None:
+        """Complain about what cannot be meant."""
+        _check_order(self.order)
+
+    def __call__(self, p: Tensor) -> Tensor:
+        """Positions (P, d) to values (P, K)."""
+        powers = [torch.ones_like(p), p]
+        for n in range(1, self.order):
+            powers.append(((2 * n + 1) * p * powers[n] - n * powers[n - 1]) / (n + 1))
+        return _products(powers, self.order, p)
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """Products of `cos(π k (u + 1) / 2)` over the positions, with frequencies `k` of a sum up to `order`.
+
+    The lowest frequencies of the discrete cosine transform, from the constant up, and as many as polynomials of that
+    order. The mean over the image of each but the first is 0.
+
+    >>> Cosines(1)(torch.tensor([[-1.0], [0.5], [1.0]]))
+    tensor([[ 1.0000,  1.0000],
+            [ 1.0000, -0.7071],
+            [ 1.0000, -1.0000]])
+    """
+
+    order: int
+
+    def __post_init__(self) -> None:
+        """Complain about what cannot be meant."""
+        _check_order(self.order)
+
+    def __call__(self, p: Tensor) -> Tensor:
+        """Positions (P, d) to values (P, K)."""
+        waves = [torch.cos(math.pi / 2 * k * (p + 1)) for k in range(self.order + 1)]
+        return _products(waves, self.order, p)
+
+
+FieldSpec: TypeAlias = int | Callable[[Tensor], Tensor]
+"""How a user names a field: the order of a polynomial, or a function from positions (P, d) to values (P, K)."""
+
+
+def positions(
+    size: Sequence[int], device: torch.device | str | None = None, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """The centres of the pixels of an image, (P, d): row by row, each from -1 to 1 over the extent of its axis.
+
+    >>> positions((1, 4))[:, 1]
+    tensor([-0.7500, -0.2500,  0.2500,  0.7500], dtype=torch.float64)
+    """
+    if not size:
+        return torch.zeros(1, 0, device=device, dtype=dtype)
+    axes = [(2 * torch.arange(n, device=device, dtype=dtype) + 1) / n - 1 for n in size]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+
+
+def project_field(x: Tensor, groups: GroupSpec, field: FieldSpec, mask: Tensor | None = None, dim: int = 1) -> Tensor:
+    """The coefficients of `P(x)`, the field of the span that is nearest to each group's mean map.
+
+    Minimises `Σ_p w_p (mean_{i in j} x_i(p) - Σ_k c_jk B_k(p))²` over `c`, for each image and group `j`.
+
+    Args:
+        x: (N, ..., m, ...), with features on axis `dim`; every other axis is one of positions.
+        groups: the assignment of the `m` features.
+        field: 0, 1, 2 or a function of positions; see above.
+        mask: which positions count, `w`: boolean, or weights from 0 up; broadcastable to `x`, with size 1 on axis
+            `dim`. An image where none counts has the field 0.
+        dim: the features' axis.
+
+    Returns:
+        (N, g, K), at least float32.
+
+    >>> ramp = torch.arange(4.0).expand(1, 1, 4)
+    >>> project_field(ramp, 1, 1)
+    tensor([[[1.5000, 2.0000]]])
+    """
+    dim = dim + x.dim() if dim < 0 else dim
+    if mask is None and _is_constant(field):
+        return group_pool(x, groups, dim=dim).flatten(1).unsqueeze(-1)
+    means = group_pool(x, groups, scope="pixel", dim=dim).movedim(dim, 1)
+    size = tuple(means.shape[2:])
+    means = means.reshape(*means.shape[:2], math.prod(size))
+    wide = _product_dtype(x)
+    if mask is None:
+        _, dual = _tables(field, size, x.device)
+        return (means.to(wide) @ dual.to(wide)).to(means.dtype)
+    weights = _weights(mask, x, dim)
+    values, _ = _tables(field, size, x.device)
+    pairs = (values[:, :, None] * values[:, None]).flatten(1)
+    gram = (weights.to(values.dtype) @ pairs).unflatten(1, (values.shape[1], -1))
+    # What does not count may be anything, NaN too.
+    counted = torch.where(weights[:, None] > 0, means * weights[:, None].to(means.dtype), 0)
+    return (counted.to(values.dtype) @ values @ _inverse(gram)).to(means.dtype)
+
+
+def remove_field(
+    x: Tensor, groups: GroupSpec, field: FieldSpec, mask: Tensor | None = None, dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`z = x - G P(x)`, which no field of the span can change, and the coefficients of `P(x)`.
+
+    With a mask, that holds at the positions that count; it holds elsewhere too if these tell the functions apart.
+
+    Args and coefficients as in :func:`project_field`.
+
+    Returns:
+        `z`, of the shape and precision of `x`, and the coefficients (N, g, K), at least float32.
+
+    >>> x, light = torch.randn(2, 3, 5, 6), torch.linspace(0, 9, 6)
+    >>> torch.allclose(remove_field(x, 3, 1)[0], remove_field(x + light, 3, 1)[0], atol=1e-5)
+    True
+    """
+    coefficients = project_field(x, groups, field, mask, dim)
+    return _combine(torch.sub, x, coefficients, groups, field, dim), coefficients
+
+
+def add_field(y: Tensor, coefficients: Tensor, groups: GroupSpec, field: FieldSpec, dim: int = 1) -> Tensor:
+    """`y + G o`: add to each feature the field of its group, at the positions of `y`, however many there are.
+
+    Args:
+        y: (N, ..., n, ...), with features on axis `dim`.
+        coefficients: (N, g, K), as from :func:`remove_field`.
+        groups: the assignment of the `n` features.
+        field: the functions that the coefficients belong to.
+        dim: the features' axis.
+
+    Returns:
+        The shape and precision of `y`; the sum itself is taken in at least the precision of the coefficients.
+
+    >>> add_field(torch.zeros(1, 1, 2), torch.tensor([[[1.5, 2.0]]]), 1, 1)
+    tensor([[[0.5000, 2.5000]]])
+    """
+    return _combine(torch.add, y, coefficients, groups, field, dim)
+
+
+def field_map(coefficients: Tensor, field: FieldSpec, size: Sequence[int]) -> Tensor:
+    """`o(p) = Σ_k c_k B_k(p)` at every pixel: coefficients (N, g, K) to (N, g, *size).
+
+    >>> field_map(torch.tensor([[[1.0, 0.0, 4.0]]]), 1, (1, 2))
+    tensor([[[[-1.,  3.]]]])
+    """
+    values, _ = _tables(field, tuple(size), coefficients.device)
+    _check_coefficients(coefficients, values.shape[1], len(size))
+    wide = _product_dtype(coefficients)
+    fields = (coefficients.to(wide) @ values.to(wide).T).to(coefficients.dtype)
+    return fields.reshape(*fields.shape[:2], *size)
+
+
+def field_mean(coefficients: Tensor, field: FieldSpec, size: Sequence[int]) -> Tensor:
+    """The mean over all pixels of each group's field: coefficients (N, g, K) to (N, g).
+
+    >>> field_mean(torch.tensor([[[1.0, 0.0, 4.0]]]), 1, (1, 2))
+    tensor([[1.]])
+    """
+    values, _ = _tables(field, tuple(size), coefficients.device)
+    _check_coefficients(coefficients, values.shape[1], len(size))
+    return (coefficients * values.mean(0)).sum(-1).to(coefficients.dtype)
+
+
+class RemoveField(nn.Module):
+    """`z = x - G P(x)` as a step of a data pipeline, before any network; see :func:`remove_field`.
+
+    Args:
+        offset_groups: the assignment of the channels; in log RGB, each is a group.
+        field: 0, 1, 2 or a function of positions.
+
+    Shapes: (..., C, H, W) to the same; the mask, if there is one, (..., 1, H, W).
+
+    >>> transform = RemoveField(field=1)
+    >>> transform(torch.randn(3, 32, 32)).shape
+    torch.Size([3, 32, 32])
+    """
+
+    def __init__(self, offset_groups: GroupSpec = 3, field: FieldSpec = 1) -> None:
+        super().__init__()
+        _function(field)
+        self.offset_groups, self.field = offset_groups, field
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        images = x.reshape(-1, *x.shape[-3:])
+        if mask is not None:
+            mask = mask.expand(*x.shape[:-3], 1, *x.shape[-2:]).reshape(-1, 1, *x.shape[-2:])
+        return remove_field(images, self.offset_groups, self.field, mask)[0].reshape(x.shape)
+
+    def extra_repr(self) -> str:
+        return f"offset_groups={self.offset_groups}, field={self.field}"
+
+
+def _combine(
+    operation: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    coefficients: Tensor,
+    groups: GroupSpec,
+    field: FieldSpec,
+    dim: int,
+) -> Tensor:
+    """`operation(x, G o)` at the positions of `x`."""
+    dim = dim + x.dim() if dim < 0 else dim
+    size = [pixels for axis, pixels in enumerate(x.shape) if axis not in (0, dim)]
+    if coefficients.dim() != 3 or coefficients.shape[1] != group_count(groups):
+        raise ValueError(
+            f"expected coefficients (N, g, K) with g = {group_count(groups)}, but their shape is "
+            f"{tuple(coefficients.shape)}"
+        )
+    if _is_constant(field):
+        _check_coefficients(coefficients, 1, len(size))
+        offset = coefficients[..., 0]
+        return add_offset(x, offset if operation is torch.add else -offset, groups, dim)
+    return combine_offset(operation, x, field_map(coefficients, field, size).movedim(1, dim), groups, dim)
+
+
+def _function(field: FieldSpec) -> Callable[[Tensor], Tensor]:
+    """The functions that `field` names."""
+    if isinstance(field, int):
+        return Polynomial(field)
+    if not callable(field):
+        raise TypeError(f"a field is 0, 1, 2 or a function from positions (P, d) to values (P, K), not {field!r}")
+    return field
+
+
+def _is_constant(field: FieldSpec) -> bool:
+    return field == 0 if isinstance(field, int) else field in (Polynomial(0), Cosines(0))
+
+
+def _check_order(order: int) -> None:
+    if order < 0:
+        raise ValueError(f"the order of a field is 0 (a constant), 1 (a plane), 2 (a quadratic) or higher, not {order}")
+
+
+def _check_coefficients(coefficients: Tensor, count: int, axes: int) -> None:
+    if coefficients.shape[-1] != count:
+        raise ValueError(
+            f"over {axes} axes of positions the field has {count} functions, but there are {coefficients.shape[-1]} "
+            "coefficients a group: they belong to another field, or to maps with other axes"
+        )
+
+
+def _products(factors: Sequence[Tensor], order: int, p: Tensor) -> Tensor:
+    """All products of a factor (P,) for each of the d positions, whose numbers add up to at most `order`: (P, K)."""
+    chosen = sorted((n for n in product(range(order + 1), repeat=p.shape[1]) if sum(n) <= order), key=_low_first)
+    columns = []
+    for numbers in chosen:
+        column = p.new_ones(p.shape[0])
+        for axis, number in enumerate(numbers):
+            if number:
+                column = column * factors[number][:, axis]
+        columns.append(column)
+    return torch.stack(columns, 1)
+
+
+def _low_first(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return sum(numbers), *(-number for number in numbers)
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """The precision of products over positions.
+
+    In float32 they would be rounded further, to bfloat16 by autocast and to TF32 where users allow that; in float64
+    nothing is. Exported programs have no such settings, and not all that run them know float64.
+    """
+    if x.dtype == torch.float64:
+        return torch.float64
+    return torch.float32 if x.device.type == "mps" or torch.compiler.is_exporting() else torch.float64
+
+
+_kept: dict[tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.device], tuple[Tensor, Tensor]] = {}
+
+
+def _tables(field: FieldSpec, size: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The functions at each position, `B` (P, K), and their dual, `D` (P, K): `B Dᵀ` is the orthogonal projection.
+
+    To compilers they are constants, unless the size is not known; exporters fold them themselves.
+    """
+    if not torch.compiler.is_compiling():
+        return _kept_tables(field, size, device)
+    known = _known_to_compiler(size)
+    return _build(_function(field), size, device) if known is None else _kept_tables(field, known, device)
+
+
+def _known_to_compiler(size: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The size as numbers, if it is one that the compiler takes for granted; exporters have none such."""
+    # Not at the top: it is slow to load.
+    from torch.fx.experimental.symbolic_shapes import guard_scalar, has_static_value
+
+    if torch.compiler.is_dynamo_compiling() and all(has_static_value(pixels) for pixels in size):
+        return tuple(int(guard_scalar(pixels)) for pixels in size)
+    return None
+
+
+@torch.compiler.assume_constant_result
+def _kept_tables(field: FieldSpec, size: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The tables, kept for the next call; but never what belongs to a CUDA graph, or takes much memory."""
+    key = (_function(field), size, device)
+    if key in _kept:
+        return _kept[key]
+    # A tensor that was made for inference could not be used in training later.
+    with torch.inference_mode(False), torch.no_grad():
+        tables = _build(*key)
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if type(tables[0]) is Tensor and not capturing and tables[0].numel() <= _CACHED_VALUES:
+        if len(_kept) >= _CACHED_SIZES:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = tables
+    return tables
+
+
+def _build(function: Callable[[Tensor], Tensor], size: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    places = positions(size, device, dtype)
+    values = function(places)
+    if values.dim() != 2 or values.shape[0] != places.shape[0]:
+        raise ValueError(
+            f"the functions of a field turn positions of shape {tuple(places.shape)} into values of shape "
+            f"({places.shape[0]}, K), but gave {tuple(values.shape)}"
+        )
+    values = values.to(dtype)
+    return values, values @ _inverse(values.T @ values)
+
+
+def _inverse(gram: Tensor) -> Tensor:
+    """The generalised inverse of `G = Bᵀ W B` (..., K, K) that is 0 for functions that depend on those before them.
+
+    Gram and Schmidt, in coefficients: `T` has the columns of an orthonormal basis, `Tᵀ G T = 1`, and `G⁻ = T Tᵀ`.
+    There is no branch, so that compilers and exporters can follow.
+    """
+    count = gram.shape[-1]
+    unit = torch.eye(count, dtype=gram.dtype, device=gram.device).expand(gram.shape)
+    least = max(DEPENDENT, 16 * torch.finfo(gram.dtype).eps)
+    columns = gram.new_zeros(*gram.shape[:-1], 0)
+    for k in range(count):
+        column = unit[..., k : k + 1]
+        # Twice, because the first time leaves a rounding error where functions are nearly dependent.
+        for _ in range(2 if k else 0):
+            column = column - columns @ (columns.mT @ (gram @ column))
+        length2 = column.mT @ gram @ column
+        adds = length2 > least * gram[..., k : k + 1, k : k + 1]
+        column = torch.where(adds, column * torch.where(adds, length2, 1).rsqrt(), 0)
+        columns = torch.cat([columns, column], -1)
+    return columns @ columns.mT
+
+
+def _weights(mask: Tensor, x: Tensor, dim: int) -> Tensor:
+    """The weight of each position, (N or 1, P), of `x`'s statistics' precision."""
+    if mask.dim() > x.dim() or (mask.dim() >= x.dim() - dim and mask.shape[dim - x.dim()] != 1):
+        raise ValueError(
+            f"expected a mask that is broadcastable to {tuple(x.shape)}, with size 1 on axis {dim}, but its shape is "
+            f"{tuple(mask.shape)}"
+        )
+    mask = mask.reshape((1,) * (x.dim() - mask.dim()) + tuple(mask.shape))
+    shape = [mask.shape[0], *x.shape[1:]]
+    shape[dim] = 1
+    return mask.expand(shape).flatten(1).to(statistics_dtype(x))
