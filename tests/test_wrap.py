@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightfast.certify import certify
 from lightfast.equivariance import equivariance_error
+from lightfast.fields import Cosines, add_field, field_mean, project_field
 from lightfast.groups import Groups
 from lightfast.wrap import wrap
 
@@ -47,6 +48,57 @@ def test_other_assignments() -> None:
     assert certify(net, torch.zeros(2, 3, 8, 8), groups, out_groups=out).equivariant
 
 
+FIELDS = [0, 1, 2, Cosines(1)]
+
+
+def random_field(x: Tensor, field) -> Tensor:
+    """Coefficients of a field over maps like `x`, of sizes around 10."""
+    return 10 * torch.randn_like(project_field(x, 3, field))
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_changes_scores(field) -> None:
+    net, x = wrap(classifier(), field=field).eval().double(), torch.randn(3, 3, 9, 8, dtype=torch.float64)
+    torch.testing.assert_close(net(add_field(x, random_field(x, field), 3, field)), net(x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_maps_follow_a_field_at_their_own_positions(field, stride: int) -> None:
+    net = wrap(nn.Sequential(dense(), nn.AvgPool2d(stride)), output="equivariant", field=field).eval().double()
+    x = torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    light = random_field(x, field)
+    wanted = add_field(net(x), light, 3, field)
+    torch.testing.assert_close(net(add_field(x, light, 3, field)), wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_output_without_positions_follows_the_mean_of_a_field(field) -> None:
+    pooled = nn.Sequential(dense(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    net = wrap(pooled, output="equivariant", field=field).eval().double()
+    x = torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    light = random_field(x, field)
+    wanted = net(x) + field_mean(light, field, (8, 8))
+    torch.testing.assert_close(net(add_field(x, light, 3, field)), wanted, rtol=0, atol=1e-10)
+
+
+def test_channels_last() -> None:
+    class Last(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu()
+
+    net, x = wrap(Last(), output="equivariant", dim=-1, field=1), torch.randn(2, 5, 6, 3, dtype=torch.float64)
+    light = 10 * torch.randn(2, 3, 3, dtype=torch.float64)
+    wanted = add_field(net(x), light, 3, 1, dim=3)
+    torch.testing.assert_close(net(add_field(x, light, 3, 1, dim=3)), wanted, rtol=0, atol=1e-10)
+
+
+def test_a_plane_is_not_followed_without_a_field() -> None:
+    net, x = wrap(classifier()).eval(), torch.randn(1, 3, 8, 8)
+    assert (net(x + torch.linspace(-2, 2, 8)) - net(x)).abs().max() > 1e-3
+    assert "field" not in repr(net) and "field=1" in repr(wrap(classifier(), field=1))
+
+
 def test_further_inputs_pass_through() -> None:
     class Masked(nn.Module):
         def forward(self, x: Tensor, mask: Tensor, scale: float = 1.0) -> Tensor:
@@ -70,6 +122,12 @@ def test_wrong_use_is_explained() -> None:
         wrap(dense(), output="other")
     with pytest.raises(ValueError, match="no coefficients"):
         wrap(dense(), pool="linear")
+    with pytest.raises(ValueError, match="a projection of group means"):
+        wrap(dense(), pool="max", field=1)
+    with pytest.raises(ValueError, match="the order of a field"):
+        wrap(dense(), field=-1)
+    with pytest.raises(ValueError, match="to maps with other axes"):
+        wrap(nn.Flatten(2), output="equivariant", field=1)(torch.randn(1, 3, 4, 4))
 
     class Pair(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

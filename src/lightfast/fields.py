@@ -211,6 +211,9 @@ def field_mean(coefficients: Tensor, field: FieldSpec, size: Sequence[int]) -> T
     >>> field_mean(torch.tensor([[[1.0, 0.0, 4.0]]]), 1, (1, 2))
     tensor([[1.]])
     """
+    if _is_constant(field):
+        _check_coefficients(coefficients, 1, len(size))
+        return coefficients[..., 0]
     values, _ = _tables(field, tuple(size), coefficients.device)
     _check_coefficients(coefficients, values.shape[1], len(size))
     return (coefficients * values.mean(0)).sum(-1).to(coefficients.dtype)
@@ -232,8 +235,7 @@ class RemoveField(nn.Module):
 
     def __init__(self, offset_groups: GroupSpec = 3, field: FieldSpec = 1) -> None:
         super().__init__()
-        _function(field)
-        self.offset_groups, self.field = offset_groups, field
+        self.offset_groups, self.field = offset_groups, check_field(field)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         images = x.reshape(-1, *x.shape[-3:])
@@ -243,6 +245,12 @@ class RemoveField(nn.Module):
 
     def extra_repr(self) -> str:
         return f"offset_groups={self.offset_groups}, field={self.field}"
+
+
+def check_field(field: FieldSpec) -> FieldSpec:
+    """The field, if it is one; else an error that says what is."""
+    _function(field)
+    return field
 
 
 def _combine(
