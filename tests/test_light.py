@@ -7,16 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightfast.color import linear_to_log
+from lightfast.fields import remove_field
 from lightfast.light import (
+    LIGHT_KINDS,
     blobs_light,
     gradient_light,
     halves_light,
+    log_gradient_light,
     random_illuminants,
     relight,
+    shadow_light,
+    varying_light,
     von_kries,
 )
 
-PATTERNS = [gradient_light, halves_light, blobs_light]
+PATTERNS = [gradient_light, log_gradient_light, halves_light, blobs_light, shadow_light]
 FLOATS = [torch.float32, torch.float64]
 
 
@@ -203,6 +208,63 @@ def test_more_blobs_cover_more():
     assert 0 < few < many < 1
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [(1, 1), (5, 9), (32, 32)])
+def test_a_gradient_in_log_is_a_plane(dtype, size):
+    """Whatever the direction: what is left without the plane is rounding."""
+    light = varying_light("log-gradient", 20, 0.95, generator=seeded(), dtype=dtype).maps(size)
+    left, _ = remove_field(light.log(), 3, 1)
+    assert left.abs().max() < (1e-6 if dtype == torch.float32 else 1e-13)
+    linear = varying_light("gradient", 20, 0.95, generator=seeded(), dtype=dtype).maps(size)
+    assert size == (1, 1) or remove_field(linear.log(), 3, 1)[0].abs().max() > 0.1
+
+
+def test_a_channel_that_is_missing_at_one_end():
+    light = log_gradient_light(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), (3, 3), angle=0.0)
+    assert light.isfinite().all() and light.amax() == 1 and light.amin() == 0
+
+
+@pytest.mark.parametrize("kind", LIGHT_KINDS)
+class TestLightOfEveryKind:
+    def test_it_depends_on_the_seed_alone(self, kind):
+        first, same, other = (varying_light(kind, 6, 0.9, generator=seeded(seed)).maps((9, 12)) for seed in (0, 0, 1))
+        assert first.shape == (6, 3, 9, 12) and torch.equal(first, same) and not torch.equal(first, other)
+        assert (first > 0).all() and (first <= 1).all()
+        assert (first.amax((2, 3)) > first.amin((2, 3)) + 0.02).any(1).all()
+        assert not torch.equal(first[0], first[1])
+
+    def test_saturation_0_is_white_everywhere(self, kind):
+        light = varying_light(kind, 5, 0.0, generator=seeded()).maps((7, 5))
+        assert torch.equal(light, torch.ones(5, 3, 7, 5))
+
+    def test_each_image_has_its_saturation(self, kind):
+        saturation = torch.tensor([0.0, 0.5, 0.95])
+        light = varying_light(kind, 3, saturation, generator=seeded()).maps((16, 16))
+        assert torch.equal(light[0], torch.ones(3, 16, 16))
+        darkest = (1 - saturation) * (1 - saturation / 2 if kind == "shadow" else 1)
+        assert (light.amin((1, 2, 3)) >= darkest - 1e-6).all()
+
+    def test_a_part_of_the_images_has_the_same_light(self, kind):
+        light = varying_light(kind, 6, 0.9, generator=seeded())
+        chosen = torch.tensor([4, 1])
+        assert torch.equal(light[chosen].maps((8, 8)), light.maps((8, 8))[chosen])
+        assert torch.equal(light[2:4].maps((8, 8)), light.maps((8, 8))[2:4]) and len(light[2:]) == 4
+
+    def test_a_generator_on_the_cpu_serves_other_devices(self, kind):
+        assert varying_light(kind, 2, 0.5, generator=seeded(), device="meta").maps((4, 4)).device.type == "meta"
+        assert varying_light(kind, 2, 0.5, generator=seeded()).to("meta").maps((4, 4)).device.type == "meta"
+
+    def test_a_larger_image_has_the_same_light(self, kind):
+        small, large = (varying_light(kind, 8, 0.9, generator=seeded()).maps((n, n)).double() for n in (64, 192))
+        difference = (torch.nn.functional.avg_pool2d(large, 3) - small).abs()
+        assert difference.mean() < 0.01
+
+
+def test_all_kinds_have_the_same_illuminants():
+    lights = [varying_light(kind, 3, 0.9, generator=seeded()) for kind in LIGHT_KINDS]
+    assert all(torch.equal(light.first, lights[0].first) for light in lights)
+
+
 IMAGES = torch.rand(2, 3, 4, 4)
 LIGHTS = torch.rand(2, 3)
 
@@ -233,6 +295,8 @@ LIGHTS = torch.rand(2, 3)
         (lambda: gradient_light(LIGHTS, LIGHTS, (4, 4), angle=torch.zeros(3)), ValueError, "angle must be"),
         (lambda: blobs_light(LIGHTS, LIGHTS, (0, 4)), ValueError, "size must be the height and the width"),
         (lambda: blobs_light(LIGHTS, LIGHTS, (4, 4), count=0), ValueError, "count must be at least 1"),
+        (lambda: varying_light("lamp", 2, 0.5), ValueError, "of kind log-gradient, gradient, spot"),
+        (lambda: varying_light("spot", 2, 1.5), ValueError, "saturation must lie in"),
         (lambda: blobs_light(LIGHTS.int(), LIGHTS.int(), (4, 4)), ValueError, "floating point illuminants"),
     ],
 )
