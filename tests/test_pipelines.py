@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
-from lightfast.light import relight
+from lightfast.light import relight, varying_light
 from lightfast.pipelines import BALANCES, Classifier, Pipeline, Preparation, read_pipeline
 from lightfast.pretrained import pretrained, pretrained_names
 
@@ -34,6 +34,17 @@ def test_log_classifiers_do_not_see_the_light(images, options):
     classifier = make(colour="log", **options)
     lit = relight(images, 0.6, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(classifier(lit), classifier(images), atol=2e-3, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("field", [0, 1, 2])
+@pytest.mark.parametrize("groups", [None, 3])
+def test_a_field_of_light_is_not_seen(images, field, groups):
+    """A gradient in log is a plane there; without a field it is seen."""
+    classifier = make(colour="log", offset_groups=groups, field=field)
+    light = varying_light("log-gradient", 3, 0.6, generator=torch.Generator().manual_seed(0)).maps((16, 16))
+    change = (classifier(relight(images, illuminants=light)) - classifier(images)).abs().max()
+    assert change < 2e-3 if field else change > 2e-2
 
 
 @torch.no_grad()
@@ -83,6 +94,7 @@ def test_a_dark_channel_is_filled_with_the_pattern_of_the_others(images):
         {"colour": "log", "offset_groups": 3, "fill": True, "details": {"size": 32}},
         {"colour": "log", "offset_groups": 3, "scope": "pixel"},
         {"balance": "quasi-unsupervised"},
+        {"colour": "log", "field": 1},
     ],
 )
 @torch.no_grad()
@@ -108,6 +120,8 @@ def test_wrong_images_are_refused(wrong):
     [
         ({"colour": "hsv"}, "srgb or log"),
         ({"balance": "white-patch"}, "no colour balance 'white-patch'"),
+        ({"field": 1}, "from log RGB, not from sRGB"),
+        ({"colour": "log", "field": -1}, "the order of a field"),
     ],
 )
 def test_wrong_options_are_refused(options, sentence):

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from lightfast.color import EPSILON, ChannelNorm, linear_to_log, linear_to_srgb, srgb_to_linear
 from lightfast.constancy import QuasiUnsupervised, correct, gray_world, shades_of_gray
-from lightfast.functional import Scope, center
+from lightfast.fields import FieldSpec, check_field, remove_field
+from lightfast.functional import Scope
 from lightfast.light import relight
 from lightfast.nn._group_dropout import GroupFill
 from lightfast.saving import FORMAT, load_weights, save_weights, write_whole
@@ -63,7 +64,8 @@ class Preparation(nn.Module):
 
     `srgb`: an optional automatic colour balance, then the normalisation. `log`: log RGB, the normalisation, and each
     channel less its mean over the image. The network that follows does not see that mean (its scores are invariant, or
-    it is wrapped), but without it half precision keeps its digits under any light.
+    it is wrapped), but without it half precision keeps its digits under any light. With a `field`, each channel is
+    without its projection onto a plane, a quadratic or another field, which the network then cannot see.
 
     Args:
         norm: mean and standard deviation, in the colour space.
@@ -71,6 +73,7 @@ class Preparation(nn.Module):
         balance: an estimator, from :data:`BALANCES`.
         fill: give a channel that the light left dark the pattern of the others; see :class:`lightfast.nn.GroupFill`.
         epsilon: of log RGB.
+        field: light that is taken away from log RGB: 0, 1, 2 or a basis; see :mod:`lightfast.fields`.
 
     >>> import torch
     >>> norm = ChannelNorm([0.5] * 3, [0.25] * 3)
@@ -85,11 +88,15 @@ class Preparation(nn.Module):
         balance: nn.Module | None = None,
         fill: bool = False,
         epsilon: float = EPSILON,
+        field: FieldSpec = 0,
     ) -> None:
         super().__init__()
         if colour not in ("srgb", "log"):
             raise ValueError(f"a network sees srgb or log colours, not {colour!r}")
+        if colour == "srgb" and field != 0:
+            raise ValueError("a field of light is taken away from log RGB, not from sRGB: use colour='log'")
         self.norm, self.colour, self.balance, self.epsilon = norm, colour, balance, epsilon
+        self.field = check_field(field)
         self.fill = GroupFill(3) if fill else nn.Identity()
 
     def correct(self, images: Tensor) -> Tensor:
@@ -103,7 +110,8 @@ class Preparation(nn.Module):
         """Colour space and normalisation, for images that are balanced already."""
         if self.colour == "srgb":
             return self.norm(images)
-        return center(self.fill(self.norm(linear_to_log(srgb_to_linear(images), self.epsilon))), 3)
+        x = self.fill(self.norm(linear_to_log(srgb_to_linear(images), self.epsilon)))
+        return remove_field(x, 3, self.field)[0]
 
     def forward(self, images: Tensor) -> Tensor:
         return self.encode(self.correct(images))
@@ -252,6 +260,8 @@ class Classifier(Pipeline):
         constrained: whether the equivariant network's weights meet the paper's constraint.
         balance: automatic colour balance before everything else, a name from :data:`BALANCES`.
         fill: on log RGB, give a channel that the light left dark the pattern of the others.
+        field: on log RGB, light whose logarithm varies over the image as a plane (1) or a quadratic (2) changes no
+            score either; 0 for light that is the same everywhere.
         details: more to keep in `config`, such as how the network was trained.
 
     Attributes:
@@ -285,6 +295,7 @@ class Classifier(Pipeline):
         constrained: bool = True,
         balance: Balance | None = None,
         fill: bool = False,
+        field: int = 0,
         details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -303,11 +314,12 @@ class Classifier(Pipeline):
             "colour": colour,
             "balance": balance,
             "fill": fill,
+            "field": field,
             "classes": self.classes,
             **(details or {}),
         }
         norm = ChannelNorm([0.0] * 3, [1.0] * 3) if norm is None else norm
-        self.prepare = Preparation(norm, colour, None if balance is None else BALANCES[balance](), fill)
+        self.prepare = Preparation(norm, colour, None if balance is None else BALANCES[balance](), fill, field=field)
         self.network = models.create(
             model, offset_groups=offset_groups, classes=len(self.classes), scope=scope, constrained=constrained
         )
@@ -318,7 +330,7 @@ class Classifier(Pipeline):
         missing = [key for key in needed if key not in config]
         if missing:
             raise ValueError(f"it does not say {', '.join(missing)}")
-        details = {key: value for key, value in config.items() if key not in (*needed, "constrained")}
+        details = {key: value for key, value in config.items() if key not in (*needed, "constrained", "field")}
         return cls(
             config["model"],
             config["classes"],
@@ -328,6 +340,7 @@ class Classifier(Pipeline):
             constrained=config.get("constrained", True),
             balance=config["balance"],
             fill=config["fill"],
+            field=config.get("field", 0),
             details=details,
         )
 

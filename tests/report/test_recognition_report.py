@@ -9,13 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from lightfast.light import LIGHT_KINDS
 from lightfast.pipelines import Classifier
 from lightfast.report import write_report
 from lightfast.report.examples import Answer, Example, collect_examples, decode_png
-from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure
+from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure, varying_figure
 from lightfast.report.page import Picture, Section, Table, page
 from lightfast.report.summary import summarise
-from lightfast.report.tables import curve_rows, markdown, summary_rows
+from lightfast.report.tables import VARYING, curve_rows, markdown, summary_rows, varying_rows
 from lightfast.tasks.pictures import drawn_pictures
 from lightfast.tasks.reproduction import run_folder
 
@@ -45,6 +46,11 @@ def record(strategy, seed, first, last):
 
 
 RECORDS = [record("original", 0, 8.0, 40.0), record("original", 1, 9.0, 42.0), record("equivariant", 0, 9.0, 9.5)]
+"""As older versions wrote them, without the kinds of light that varies."""
+
+
+def with_kinds(entry):
+    return entry | {"varying": {kind: entry["mixed"] + number for number, kind in enumerate(LIGHT_KINDS)}}
 
 
 @pytest.fixture
@@ -82,6 +88,31 @@ def test_everything_is_written(folder):
     assert results["summary"]["original"]["mean"][0] == 8.5 and results["summary"]["original"]["seeds"] == 2
     assert results["summary"]["equivariant"]["spread"][0] is None
     assert len(results["runs"]) == 3 and {"command", "commit", "versions", "machine"} <= results["report"].keys()
+
+
+def test_light_that_varies_has_a_table_and_a_figure_where_it_was_measured(folder):
+    assert "hard edge" not in write_report(folder, PICTURES, torch.device("cpu"))
+    assert not (folder / "varying.png").exists()
+    for entry in RECORDS[:2]:
+        path = run_folder(folder, (entry["strategy"], entry["seed"])) / "evaluation.json"
+        path.write_text(json.dumps(with_kinds(entry)))
+    table = write_report(folder, PICTURES, torch.device("cpu"))
+    head, _, *rows = table[table.rindex("| Strategy") :].splitlines()
+    assert all(title in head for title in VARYING.values())
+    assert len(rows) == 1 and rows[0].startswith("| Original") and "45.00 ± 1.41" in rows[0]
+    assert (folder / "varying.png").exists() and "hard edge" in (folder / "report.html").read_text()
+    results = json.loads((folder / "results.json").read_text())["summary"]
+    assert list(results["original"]["varying"]) == list(LIGHT_KINDS)
+    assert results["equivariant"]["varying"] == {"gradient": {"mean": 9.5, "spread": None}}
+
+
+def test_a_strategy_with_older_and_newer_records_has_what_all_have():
+    (summary,) = summarise([RECORDS[0], with_kinds(RECORDS[1])])
+    assert list(summary.varying) == ["gradient"] and not varying_rows([summary])
+
+
+def test_every_kind_of_light_has_a_name_in_tables():
+    assert tuple(VARYING) == LIGHT_KINDS
 
 
 def test_the_page_stands_alone(folder):
@@ -124,7 +155,9 @@ def test_tables_are_rectangles():
 def test_figures_are_images_on_the_paper_of_their_theme(theme):
     answer = Answer(("cat", "dog"), (0.7, 0.3))
     example = Example("cat", (0.0, 0.8), (PNG, PNG), (answer, answer), (answer, answer))
-    for png in (error_figure(summarise(RECORDS), "A title", theme), examples_figure([example, example], theme)):
+    summaries = summarise([with_kinds(entry) for entry in RECORDS])
+    drawn = [draw(summaries, "A title", theme) for draw in (error_figure, varying_figure)]
+    for png in (*drawn, examples_figure([example, example], theme)):
         pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
         assert min(pixels.shape[:2]) > 500
         paper = tuple(int(theme.paper[place : place + 2], 16) for place in (1, 3, 5))

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lightfast.data.generated import draw
+from lightfast.light import LIGHT_KINDS, gradient_light, random_illuminants, relight
 from lightfast.tasks.evaluation import SATURATIONS, evaluate, evaluation_lights
 
 
@@ -30,6 +31,19 @@ def test_error_grows_with_saturation(coloured):
     assert result.errors[0] == 0
     assert list(result.errors) == sorted(result.errors) and result.errors[-1] > 40
     assert 30 < result.mixed < 90
+    assert tuple(result.varying) == LIGHT_KINDS and result.varying["gradient"] == result.mixed
+    assert all(20 < error < 90 for error in result.varying.values())
+
+
+def test_the_gradient_is_that_of_older_records(coloured):
+    """Two illuminants and a direction an image, drawn one after another."""
+    generator = torch.Generator().manual_seed(1)
+    first, second = (random_illuminants(300, 0.9, generator=generator) for _ in range(2))
+    light = gradient_light(first, second, (4, 4), angle=2 * torch.pi * torch.rand(300, generator=generator))
+    images, labels = coloured
+    scores = BrightestChannel()(relight(images.float() / 255, illuminants=light))
+    wrong = (scores.argmax(1) != labels).float().mean()
+    assert evaluate(BrightestChannel(), *coloured).mixed == pytest.approx(100 * wrong.item(), abs=0.4)
 
 
 def test_neither_batch_size_nor_chance_matters(coloured):
@@ -55,4 +69,4 @@ def test_evaluation_mode_is_used():
 
     images, labels = draw(4, size=8)
     evaluate(Watch().train(), images, labels)
-    assert set(seen) == {(False, False, torch.float32)} and len(seen) == len(SATURATIONS) + 1
+    assert set(seen) == {(False, False, torch.float32)} and len(seen) == len(SATURATIONS) + len(LIGHT_KINDS)

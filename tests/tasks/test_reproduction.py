@@ -9,6 +9,7 @@ from PIL import Image
 
 from lightfast.data import LazyImages
 from lightfast.engine import Recipe
+from lightfast.light import LIGHT_KINDS
 from lightfast.pipelines import Classifier
 from lightfast.tasks.evaluation import evaluate
 from lightfast.tasks.pictures import drawn_pictures
@@ -34,7 +35,7 @@ def study(out, strategies, **options):
 def folder(tmp_path_factory):
     """One comparison of strategies that share no more than the pictures."""
     out = tmp_path_factory.mktemp("study")
-    names = ["original", "augmentation", "quasi-unsupervised", "equivariant", "group-fill"]
+    names = ["original", "augmentation", "quasi-unsupervised", "equivariant", "wrapped-plane", "group-fill"]
     said = []
     reproduce(study(out, names), said.append)
     return out, names, said
@@ -46,6 +47,7 @@ def test_every_strategy_has_a_record_and_a_model(folder):
     assert [record["strategy"] for record in records] == names
     for record in records:
         assert len(record["errors"]) == 11 and 0 <= record["mixed"] <= 100
+        assert set(record["varying"]) == set(LIGHT_KINDS)
         assert {"command", "commit", "versions", "machine", "date"} <= record["provenance"].keys()
         files = {path.name for path in run_folder(out, (record["strategy"], 0)).iterdir()}
         assert {"model.safetensors", "model.json", "evaluation.json", "log.jsonl"} <= files
@@ -74,7 +76,7 @@ def test_what_is_finished_is_not_done_again(folder):
     before, said = path.stat().st_mtime_ns, []
     reproduce(study(out, names), said.append)
     assert path.stat().st_mtime_ns == before
-    assert said == [f"5 of 5 runs are in {out} already"]
+    assert said == [f"6 of 6 runs are in {out} already"]
 
 
 def test_other_settings_in_the_same_folder_are_refused(folder):

@@ -21,8 +21,8 @@ Strategies = Annotated[
     str,
     typer.Option(
         help="Comma-separated: original, augmentation, gray-world, shades-of-gray, quasi-unsupervised (or "
-        "preprocessing for these three), equivariant, wrapped, group-dropout, equivariant-pixel, group-fill, "
-        "equivariant-free, free-group-fill; or all."
+        "preprocessing for these three), equivariant, wrapped, wrapped-plane, wrapped-quadratic, group-dropout, "
+        "equivariant-pixel, group-fill, equivariant-free, free-group-fill; or all."
     ),
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each strategy.")]

@@ -9,8 +9,10 @@ from typing import Any
 
 from lightfast.report.examples import Answer, Example, decode_png
 from lightfast.report.summary import StrategySummary
+from lightfast.report.tables import VARYING
+from lightfast.tasks.evaluation import MIXED_SATURATION
 
-__all__ = ["DARK", "LIGHT", "Theme", "error_figure", "examples_figure", "new_figure", "png_of"]
+__all__ = ["DARK", "LIGHT", "Theme", "error_figure", "examples_figure", "new_figure", "png_of", "varying_figure"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,13 @@ _LINES: dict[str, tuple[str, str, str]] = {
     "quasi-unsupervised": ("#c2528b", ":", "D"),
     "equivariant": ("#2f7fdf", "-", "o"),
     "wrapped": ("#2aa198", "--", "s"),
+    "wrapped-plane": ("#2aa198", "-", "o"),
+    "wrapped-quadratic": ("#2aa198", ":", "D"),
     "group-dropout": ("#6f5bd6", "-", "D"),
     "equivariant-pixel": ("#2f7fdf", ":", "v"),
     "group-fill": ("#6f5bd6", "--", "^"),
+    "equivariant-free": ("#2f7fdf", "--", "s"),
+    "free-group-fill": ("#6f5bd6", ":", "v"),
 }
 
 
@@ -66,6 +72,38 @@ def error_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme 
     axes.set_ylim(bottom=0)
     axes.set_xticks([step / 10 for step in range(11)])
     axes.set_xlabel("saturation of the light")
+    axes.set_ylabel("test error, %")
+    axes.set_title(title, loc="left", fontsize=11, color=theme.ink, pad=12)
+    axes.grid(axis="y", color=theme.faint, linewidth=0.8)
+    axes.legend(
+        loc="upper left", fontsize=9, labelcolor=theme.ink, facecolor=theme.paper, edgecolor="none", framealpha=0.9
+    )
+    return png_of(figure)
+
+
+def varying_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme = LIGHT) -> bytes:
+    """Error in white light, under one light and under every kind of light that varies, a line of marks a strategy."""
+    figure, (axes,) = new_figure((8.6, 4.8), theme)
+    measured = [summary for summary in summaries if set(VARYING) <= set(summary.varying)]
+    names = ["white", "one light", *VARYING.values()]
+    for number, summary in enumerate(measured):
+        colour, _, marker = _LINES.get(summary.name, (theme.ink, "-", "o"))
+        errors = [summary.at(0.0), summary.at(MIXED_SATURATION), *(summary.varying[kind] for kind in VARYING)]
+        # Side by side, so that marks at the same height stay apart.
+        places = [place + 0.6 * ((number + 0.5) / len(measured) - 0.5) for place in range(len(names))]
+        axes.errorbar(
+            places,
+            [error.mean for error in errors],
+            [error.spread or 0.0 for error in errors],
+            fmt=marker,
+            color=colour,
+            fillstyle="none" if marker != "o" else "full",
+            markersize=6,
+            elinewidth=1.4,
+            label=summary.title,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("test error, %")
     axes.set_title(title, loc="left", fontsize=11, color=theme.ink, pad=12)
     axes.grid(axis="y", color=theme.faint, linewidth=0.8)

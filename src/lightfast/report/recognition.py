@@ -1,4 +1,4 @@
-"""The report of a comparison of strategies: `results.json`, `table.md`, two figures and `report.html`."""
+"""The report of a comparison of strategies: `results.json`, `table.md`, three figures and `report.html`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,33 @@ import torch
 from lightfast.pipelines import Classifier, write_whole
 from lightfast.provenance import provenance
 from lightfast.report.examples import Example, collect_examples
-from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure
+from lightfast.report.figures import DARK, LIGHT, error_figure, examples_figure, varying_figure
 from lightfast.report.page import Facts, Picture, Section, Table, page
 from lightfast.report.published import Published, published_for
 from lightfast.report.summary import StrategySummary, summarise
-from lightfast.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows
+from lightfast.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows, varying_rows
 from lightfast.tasks.pictures import Pictures
 from lightfast.tasks.reproduction import finished_runs, run_folder
 from lightfast.tasks.workshop import write_json
 
 __all__ = ["write_report"]
 
-_OURS = ("equivariant", "group-dropout", "wrapped", "equivariant-pixel", "group-fill")
+_OURS = (
+    "equivariant",
+    "group-dropout",
+    "wrapped",
+    "wrapped-plane",
+    "wrapped-quadratic",
+    "equivariant-pixel",
+    "group-fill",
+    "equivariant-free",
+    "free-group-fill",
+)
+_VARYING = (
+    "Test error, %, and its standard deviation over seeds if there are several, under light of saturation 0.9 that is "
+    "the same everywhere, turns from one hue into another (evenly in log or in linear light), falls on a spot, has a "
+    "soft shadow, or a hard edge."
+)
 
 
 def write_report(out: Path, pictures: Pictures, device: torch.device) -> str:
@@ -44,11 +59,15 @@ def write_report(out: Path, pictures: Pictures, device: torch.device) -> str:
     write_whole(out / "table.md", table.encode())
     errors = [error_figure(summaries, _title(settings), theme) for theme in (LIGHT, DARK)]
     write_whole(out / "errors.png", errors[0])
+    varying = []
+    if varying_rows(summaries):
+        varying = [varying_figure(summaries, _title(settings), theme) for theme in (LIGHT, DARK)]
+        write_whole(out / "varying.png", varying[0])
     examples = _examples(out, pictures, device)
     shown = [examples_figure(examples, theme) for theme in (LIGHT, DARK)] if examples else []
     if shown:
         write_whole(out / "examples.png", shown[0])
-    html = _page(settings, records, summaries, errors, shown)
+    html = _page(settings, records, summaries, errors, varying, shown)
     write_whole(out / "report.html", html.encode())
     return table
 
@@ -82,6 +101,13 @@ def _results(
                 "spread": [None if error.spread is None else round(error.spread, 4) for error in summary.errors],
                 "mixed_mean": round(summary.mixed.mean, 4),
                 "mixed_spread": None if summary.mixed.spread is None else round(summary.mixed.spread, 4),
+                "varying": {
+                    kind: {
+                        "mean": round(error.mean, 4),
+                        "spread": None if error.spread is None else round(error.spread, 4),
+                    }
+                    for kind, error in summary.varying.items()
+                },
             }
             for summary in summaries
         },
@@ -105,6 +131,8 @@ def _markdown(settings: dict[str, Any], summaries: Sequence[StrategySummary]) ->
     published = published_for(settings)
     if published is not None:
         parts += [f"Published (Cotogni and Cusano 2022), {published.title}:", markdown(_published_rows(published))]
+    if varying_rows(summaries):
+        parts += [_VARYING, markdown(varying_rows(summaries))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -123,6 +151,7 @@ def _page(
     records: Sequence[dict[str, Any]],
     summaries: Sequence[StrategySummary],
     errors: Sequence[bytes],
+    varying: Sequence[bytes],
     shown: Sequence[bytes],
 ) -> str:
     strong = tuple(number for number, summary in enumerate(summaries, start=1) if summary.name in _OURS)
@@ -144,6 +173,17 @@ def _page(
             ],
         )
     ]
+    if varying:
+        rows = varying_rows(summaries)
+        ours = {summary.title for summary in summaries if summary.name in _OURS}
+        marked = tuple(number for number, row in enumerate(rows) if row[0] in ours)
+        described = "; ".join(", ".join(row) for row in rows)
+        sections.append(
+            Section(
+                "Light that varies over the image",
+                [Picture(varying[0], varying[1], described), Table(rows, _VARYING, marked)],
+            )
+        )
     if shown:
         sections.append(
             Section(

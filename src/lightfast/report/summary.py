@@ -41,7 +41,8 @@ class StrategySummary:
         seeds: how many runs.
         saturations: of the light.
         errors: at each of them.
-        mixed: under light that varies over the image.
+        mixed: under light that turns from one hue into another over the image.
+        varying: under each kind of light that varies over the image; older records have no more than the gradient.
     """
 
     name: str
@@ -51,6 +52,7 @@ class StrategySummary:
     saturations: tuple[float, ...]
     errors: tuple[Measured, ...]
     mixed: Measured
+    varying: Mapping[str, Measured]
 
     def at(self, saturation: float) -> Measured:
         """The error at one of the saturations."""
@@ -71,6 +73,14 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> list[StrategySummary]:
             tuple(runs[0]["saturations"]),
             tuple(Measured.of(values) for values in zip(*(run["errors"] for run in runs), strict=True)),
             Measured.of([run["mixed"] for run in runs]),
+            _varying(runs),
         )
         for name, runs in by_strategy.items()
     ]
+
+
+def _varying(runs: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
+    """What all runs of a strategy were measured under."""
+    measured = [run.get("varying", {"gradient": run["mixed"]}) for run in runs]
+    shared = [kind for kind in measured[0] if all(kind in errors for errors in measured)]
+    return {kind: Measured.of([errors[kind] for errors in measured]) for kind in shared}

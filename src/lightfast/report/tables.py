@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightfast.report.summary import StrategySummary
-from lightfast.tasks.evaluation import Evaluation
+from lightfast.tasks.evaluation import MIXED_SATURATION, Evaluation
 
-__all__ = ["SHOWN", "curve_rows", "evaluation_table", "markdown", "summary_rows"]
+__all__ = ["SHOWN", "VARYING", "curve_rows", "evaluation_table", "markdown", "summary_rows", "varying_rows"]
 
 SHOWN = (0.0, 0.5, 0.8, 0.9, 1.0)
 """The saturations of the short table."""
+
+VARYING: dict[str, str] = {
+    "log-gradient": "gradient in log",
+    "gradient": "gradient",
+    "spot": "spot",
+    "shadow": "soft shadow",
+    "halves": "hard edge",
+}
+"""What tables call the kinds of light that varies over the image."""
 
 Rows = list[list[str]]
 
@@ -64,8 +73,31 @@ def curve_rows(summaries: Sequence[StrategySummary]) -> Rows:
     ]
 
 
+def varying_rows(summaries: Sequence[StrategySummary]) -> Rows:
+    """Error with its spread in white light, under one light and under every kind of light that varies; [] if none was.
+
+    Strategies of which older records are all there is have no row.
+    """
+    measured = [summary for summary in summaries if set(VARYING) <= set(summary.varying)]
+    if not measured:
+        return []
+    return [
+        ["Strategy", "white", "one light", *VARYING.values(), "seeds"],
+        *(
+            [
+                summary.title,
+                *(str(summary.at(saturation)) for saturation in (0.0, MIXED_SATURATION)),
+                *(str(summary.varying[kind]) for kind in VARYING),
+                str(summary.seeds),
+            ]
+            for summary in measured
+        ),
+    ]
+
+
 def evaluation_table(evaluation: Evaluation) -> str:
     """One classifier's errors, as a table."""
     saturations = [f"{saturation:g}" for saturation in evaluation.saturations]
-    errors = [f"{error:.2f}" for error in (*evaluation.errors, evaluation.mixed)]
-    return markdown([["saturation", *saturations, "varying light"], ["error, %", *errors]])
+    uniform = markdown([["saturation", *saturations], ["error, %", *(f"{error:.2f}" for error in evaluation.errors)]])
+    errors = [f"{evaluation.varying[kind]:.2f}" for kind in VARYING]
+    return f"{uniform}\n\n{markdown([['varying light', *VARYING.values()], ['error, %', *errors]])}"

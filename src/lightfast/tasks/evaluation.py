@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from lightfast.light import gradient_light, random_illuminants, relight
+from lightfast.light import LIGHT_KINDS, random_illuminants, relight, varying_light
 from lightfast.tasks.pictures import Images, in_batches
 
 __all__ = ["MIXED_SATURATION", "SATURATIONS", "Evaluation", "evaluate", "evaluation_lights"]
@@ -29,12 +30,15 @@ class Evaluation:
         errors: under uniform light of each saturation and of a random hue for each image.
         mixed: under light that turns from one random hue into another over the image, both of saturation 0.9.
         images: how many were looked at.
+        varying: under light of every kind in :data:`lightfast.light.LIGHT_KINDS`, of saturation 0.9; `mixed` is its
+            `gradient`.
     """
 
     saturations: tuple[float, ...]
     errors: tuple[float, ...]
     mixed: float
     images: int
+    varying: dict[str, float]
 
 
 @torch.no_grad()
@@ -64,16 +68,21 @@ def evaluate(
     """
     classifier = classifier.to(device).eval()
     lights = [light.to(device) for light in evaluation_lights(len(images), saturations, seed)]
-    first, second, angles = (tensor.to(device) for tensor in _mixed_lights(len(images), seed + 1))
-    wrong = torch.zeros(len(saturations) + 1, device=device)
+    several = [
+        varying_light(kind, len(images), MIXED_SATURATION, generator=torch.Generator().manual_seed(seed + 1)).to(device)
+        for kind in LIGHT_KINDS
+    ]
+    wrong = torch.zeros(len(lights) + len(several), device=device)
     for chosen, batch in in_batches(images, batch_size, device):
         truth = labels[chosen].to(device)
-        mixed = gradient_light(first[chosen], second[chosen], batch.shape[2:], angle=angles[chosen])
-        for place, light in enumerate([*(light[chosen] for light in lights), mixed]):
+        uniform = (light[chosen] for light in lights)
+        varying = (light[chosen].maps(batch.shape[2:]) for light in several)
+        for place, light in enumerate(chain(uniform, varying)):
             scores = classifier(relight(batch, illuminants=light))
             wrong[place] += (scores.argmax(1) != truth).sum()
-    *errors, mixed_error = (100 * wrong / len(images)).tolist()
-    return Evaluation(tuple(saturations), tuple(errors), mixed_error, len(images))
+    errors = (100 * wrong / len(images)).tolist()
+    by_kind = dict[str, float](zip(LIGHT_KINDS, errors[len(lights) :], strict=True))
+    return Evaluation(tuple(saturations), tuple(errors[: len(lights)]), by_kind["gradient"], len(images), by_kind)
 
 
 def evaluation_lights(count: int, saturations: Sequence[float], seed: int) -> list[Tensor]:
@@ -82,11 +91,3 @@ def evaluation_lights(count: int, saturations: Sequence[float], seed: int) -> li
         random_illuminants(count, saturation, generator=torch.Generator().manual_seed(seed))
         for saturation in saturations
     ]
-
-
-def _mixed_lights(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For each image two illuminants (count, 3), and the direction (count,) in which one turns into the other."""
-    generator = torch.Generator().manual_seed(seed)
-    first = random_illuminants(count, MIXED_SATURATION, generator=generator)
-    second = random_illuminants(count, MIXED_SATURATION, generator=generator)
-    return first, second, 2 * torch.pi * torch.rand(count, generator=generator)

@@ -26,6 +26,7 @@ class Strategy:
         group_dropout: whether training drops whole colour groups.
         fill: whether a dark colour group takes the pattern of the others.
         constrained: whether an equivariant network's weights meet the paper's constraint.
+        field: how light may vary over the image without being seen: as a plane (1) or a quadratic (2); 0 for not.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Strategy:
     group_dropout: bool = False
     fill: bool = False
     constrained: bool = True
+    field: int = 0
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -50,6 +52,8 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("quasi-unsupervised", "Preprocessing: quasi-unsupervised", balance="quasi-unsupervised"),
         Strategy("equivariant", "Equivariant", colour="log", offset_groups=3),
         Strategy("wrapped", "Wrapped", colour="log"),
+        Strategy("wrapped-plane", "Wrapped, plane", colour="log", field=1),
+        Strategy("wrapped-quadratic", "Wrapped, quadratic", colour="log", field=2),
         Strategy("group-dropout", "Equivariant + group dropout", colour="log", offset_groups=3, group_dropout=True),
         Strategy("equivariant-pixel", "Equivariant, pooling per pixel", colour="log", offset_groups=3, scope="pixel"),
         Strategy(
@@ -73,7 +77,14 @@ STRATEGIES: dict[str, Strategy] = {
     )
 }
 
-_ONLY_BY_NAME = ("equivariant-pixel", "group-fill", "equivariant-free", "free-group-fill")
+_ONLY_BY_NAME = (
+    "wrapped-plane",
+    "wrapped-quadratic",
+    "equivariant-pixel",
+    "group-fill",
+    "equivariant-free",
+    "free-group-fill",
+)
 
 DEFAULT_STRATEGIES = tuple(name for name in STRATEGIES if name not in _ONLY_BY_NAME)
 

@@ -138,6 +138,7 @@ class Workshop:
             balance=strategy.balance,
             fill=strategy.fill,
             constrained=strategy.constrained,
+            field=strategy.field,
             details={"strategy": strategy.name, "data": self.pictures.name, "size": _size(images), "seed": seed},
         )
         if strategy.balance is not None:
