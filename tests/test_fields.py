@@ -229,6 +229,30 @@ def test_few_tables_are_kept() -> None:
     assert all(values.numel() <= fields._CACHED_VALUES for values, _ in fields._kept.values())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("masked", [False, True])
+def test_on_a_gpu(masked: bool) -> None:
+    """As on the CPU, with TF32 and autocast allowed, and in a CUDA graph whose tables are no longer kept."""
+    x, mask = torch.randn(4, 6, 16, 16), (torch.rand(4, 1, 16, 16) < 0.5 if masked else None)
+    moved = add_field(x, 30 * torch.randn(4, 3, 3), 3, 1)
+    expected = remove_field(x, 3, 1, mask)[0]
+    there, shown = moved.cuda(), None if mask is None else mask.cuda()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            torch.testing.assert_close(remove_field(there, 3, 1, shown)[0].cpu(), expected, rtol=0, atol=1e-4)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z, _ = remove_field(there, 3, 1, shown)
+    fields._kept.clear()
+    torch.cuda.empty_cache()
+    graph.replay()
+    torch.testing.assert_close(z.cpu(), expected, rtol=0, atol=1e-4)
+
+
 class ThereAndBack(nn.Module):
     """An output at other positions than the input's, with a mask if there is one."""
 

@@ -330,7 +330,9 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" or torch.compiler.is_exporting() else torch.float64
 
 
-_kept: dict[tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.device], tuple[Tensor, Tensor]] = {}
+_Key = tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.device]
+_kept: dict[_Key, tuple[Tensor, Tensor]] = {}
+_captured: dict[_Key, tuple[Tensor, Tensor]] = {}
 
 
 def _tables(field: FieldSpec, size: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -356,15 +358,21 @@ def _known_to_compiler(size: tuple[int, ...]) -> tuple[int, ...] | None:
 
 @torch.compiler.assume_constant_result
 def _kept_tables(field: FieldSpec, size: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tables, kept for the next call; but never what belongs to a CUDA graph, or takes much memory."""
+    """The tables, kept for the next call unless they take much memory, or are made while a CUDA graph is captured."""
     key = (_function(field), size, device)
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if key in _kept:
+        if capturing:
+            # The graph reads them for as long as it lives, and nobody says how long that is.
+            _captured[key] = _kept[key]
         return _kept[key]
     # A tensor that was made for inference could not be used in training later.
     with torch.inference_mode(False), torch.no_grad():
         tables = _build(*key)
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if type(tables[0]) is Tensor and not capturing and tables[0].numel() <= _CACHED_VALUES:
+        if device.type == "cuda":
+            # The next call may be on another stream.
+            torch.cuda.current_stream(device).synchronize()
         if len(_kept) >= _CACHED_SIZES:
             _kept.pop(next(iter(_kept)))
         _kept[key] = tables
