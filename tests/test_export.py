@@ -19,9 +19,10 @@ from lightfast.pretrained import pretrained, pretrained_names
 CLASSES = ["cat", "dog", "bird"]
 
 
-def small_classifier():
+def small_classifier(offset_groups=3, field=0):
     norm = ChannelNorm([2.0] * 3, [1.0] * 3)
-    return Classifier("resnet20", CLASSES, norm, colour="log", offset_groups=3, details={"size": 16}).eval()
+    options = {"colour": "log", "offset_groups": offset_groups, "field": field, "details": {"size": 16}}
+    return Classifier("resnet20", CLASSES, norm, **options).eval()
 
 
 FRESH = {
@@ -67,6 +68,12 @@ def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
             with torch.no_grad():
                 expected = pipeline(*inputs.values())
             torch.testing.assert_close(torch.from_numpy(answer), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_classifier_that_takes_a_plane_of_light_away(suffix, tmp_path):
+    written = export_pipeline(small_classifier(None, field=1), tmp_path / f"model{suffix}")
+    assert written.difference < 1e-4 and written.inputs == {"images": ("batch", 3, 16, 16)}
 
 
 def test_programs(tmp_path):
