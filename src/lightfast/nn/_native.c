@@ -25,6 +25,18 @@ static inline bfloat16 to_bfloat16(float x) {
     return (value.bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (bfloat16)rounded;
 }
 
+/* x where the condition holds, and 0 elsewhere, by its bits. Written as `condition ? x[i] : 0` the load itself becomes one
+ * under the condition, and gcc (12 and 13, where there is AVX) then loads the second of two vectors under the mask of the
+ * first. So nothing is loaded under a condition in these passes. */
+static inline float where(int condition, float x) {
+    both value = {.number = x};
+    value.bits &= -(unsigned)(condition != 0);
+    return value.number;
+}
+
+/* The gradient before the activation, whose sign its output z keeps. */
+static inline float through_activation(float dz, float z, float slope) { return (z > 0 ? 1 : slope) * dz; }
+
 /* How many pixels of a channels-last map are worked on at a time: so many that they fill whole vectors. */
 static inline long pixels_at_a_time(long features) {
     long pixels = 1;

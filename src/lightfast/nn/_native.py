@@ -195,7 +195,7 @@ def infer(u: Tensor, shortcut: Tensor | None, how: Constants, slope: float, grou
 def halve(u: Tensor, groups: int, with_places: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """`relu(max u - G φ(u))` with the maxima of 2x2 pixels, the level `φ(u)` (N, g), and the places of the maxima.
 
-    Places are bytes, from 0 to 3 in row-major order, and 4 where the ReLU is off.
+    Places are bytes, from 0 to 3 in row-major order, and at least 4 where the ReLU is off.
     """
     images, features, height, width = u.shape
     last = is_last(u)

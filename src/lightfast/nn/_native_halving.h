@@ -1,5 +1,5 @@
 /* What Cerberus needs of maps of one type, MAP: its input, and centring, ReLU and 2x2 maxima in one. `places` says for
- * each maximum which of its four pixels it is from, in row-major order, and NOWHERE where the ReLU is off. */
+ * each maximum which of its four pixels it is from, in row-major order, and at least NOWHERE where the ReLU is off. */
 
 #ifndef NOWHERE
 #define NOWHERE 4
@@ -51,7 +51,7 @@ void NAME(halve)(const MAP *restrict u, MAP *restrict z, unsigned char *restrict
             const float floor = level[n * groups + c / (features / groups)];
             for (long p = first; p < first + small; p++) {
                 const float q = LOAD(z[p]) - floor;
-                if (places) places[p] = q > 0 ? places[p] : NOWHERE;
+                if (places) places[p] |= NOWHERE & -!(q > 0);
                 z[p] = STORE(q < 0 ? 0 : q);
             }
         }
@@ -69,7 +69,7 @@ void NAME(backward_halve)(const MAP *restrict dz, const unsigned char *restrict 
         WITHIN_IMAGE for (long c = 0; c < features; c++) {
             const long first = (n * features + c) * small;
             float total = 0;
-            for (long p = first; p < first + small; p++) total += places[p] < NOWHERE ? LOAD(dz[p]) : 0;
+            for (long p = first; p < first + small; p++) total += where(places[p] < NOWHERE, LOAD(dz[p]));
             sums[c] = total;
         }
         group_levels(sums, constant, features, groups, large);
@@ -84,13 +84,13 @@ void NAME(backward_halve)(const MAP *restrict dz, const unsigned char *restrict 
                 MAP *up = du + i * large + 2 * y * width, *down = up + width;
                 for (long x = 0; x < width / 2; x++) {
                     const float g = LOAD(d[x]);
-                    up[2 * x] = STORE(e + (place[x] == 0 ? g : 0));
-                    up[2 * x + 1] = STORE(e + (place[x] == 1 ? g : 0));
+                    up[2 * x] = STORE(e + where(place[x] == 0, g));
+                    up[2 * x + 1] = STORE(e + where(place[x] == 1, g));
                 }
                 for (long x = 0; x < width / 2; x++) {
                     const float g = LOAD(d[x]);
-                    down[2 * x] = STORE(e + (place[x] == 2 ? g : 0));
-                    down[2 * x + 1] = STORE(e + (place[x] == 3 ? g : 0));
+                    down[2 * x] = STORE(e + where(place[x] == 2, g));
+                    down[2 * x + 1] = STORE(e + where(place[x] == 3, g));
                 }
                 if (width % 2) up[width - 1] = down[width - 1] = STORE(e);
             }
@@ -117,8 +117,9 @@ static inline void NAME(halve_pairs)(const MAP *restrict up, const MAP *restrict
         const long left = 2 * x * features, right = left + features, out = x * features;
         VECTORS(c) {
             const float a = tall[left + c], b = tall[right + c];
+            const int from_left = lower[left + c], from_right = lower[right + c] + 1, is_right = -(b > a);
             top[out + c] = b > a ? b : a;
-            from[out + c] = b > a ? lower[right + c] + 1 : lower[left + c];
+            from[out + c] = (from_right & is_right) | (from_left & ~is_right);
             sums[c] += both_rows[left + c] + both_rows[right + c];
         }
     }
@@ -158,7 +159,7 @@ void NAME(halve_last)(const MAP *restrict u, MAP *restrict z, unsigned char *res
         for (long start = 0; start < small; start += tile)
             for (long j = 0, end = small - start < tile ? small - start : tile; j < end; j++) {
                 const float q = LOAD(out[start + j]) - floors[j];
-                if (place) place[start + j] = q > 0 ? place[start + j] : NOWHERE;
+                if (place) place[start + j] |= NOWHERE & -!(q > 0);
                 out[start + j] = STORE(q < 0 ? 0 : q);
             }
     }
@@ -171,8 +172,8 @@ static inline void NAME(spread_pairs)(const float *restrict dz, const int *restr
     float wide[2 * PAIRS(features) * features + LANES];
     for (long x = 0; x < pairs; x++) {
         const long left = 2 * x * features, right = left + features, in = x * features;
-        VECTORS(c) wide[left + c] = constant[c] + (places[in + c] == place ? dz[in + c] : 0);
-        VECTORS(c) wide[right + c] = constant[c] + (places[in + c] == place + 1 ? dz[in + c] : 0);
+        VECTORS(c) wide[left + c] = constant[c] + where(places[in + c] == place, dz[in + c]);
+        VECTORS(c) wide[right + c] = constant[c] + where(places[in + c] == place + 1, dz[in + c]);
     }
     for (long j = 0; j < 2 * pairs * features; j++) du[j] = STORE(wide[j]);
 }
@@ -192,7 +193,7 @@ void NAME(backward_halve_last)(const MAP *restrict dz, const unsigned char *rest
         for (long j = 0; j < tile; j++) sums[j] = 0;
         for (long start = 0; start < small; start += tile)
             for (long j = 0, end = small - start < tile ? small - start : tile; j < end; j++)
-                sums[j] += place[start + j] < NOWHERE ? LOAD(d[start + j]) : 0;
+                sums[j] += where(place[start + j] < NOWHERE, LOAD(d[start + j]));
         gather(sums, mean, features, pixels, 1);
         group_levels(mean, level, features, groups, height * width);
         for (long c = 0; c < features + LANES; c++) {

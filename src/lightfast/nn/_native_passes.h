@@ -54,7 +54,7 @@ void NAME(backward_moments)(const MAP *restrict dz, const MAP *restrict z, const
         const float middle = mean[i];
         float a = 0, b = 0;
         for (long p = 0; p < positions; p++) {
-            const float dq = LOAD(y[p]) > 0 ? LOAD(g[p]) : slope * LOAD(g[p]);
+            const float dq = through_activation(LOAD(g[p]), LOAD(y[p]), slope);
             a += dq;
             b += dq * (LOAD(x[p]) - middle);
         }
@@ -74,13 +74,13 @@ void NAME(backward_apply)(const MAP *restrict dz, const MAP *restrict z, const M
         MAP *out = du + i * positions, *side = ds + i * positions;
         if (ds)
             for (long p = 0; p < positions; p++) {
-                const float dq = LOAD(y[p]) > 0 ? LOAD(g[p]) : slope * LOAD(g[p]);
+                const float dq = through_activation(LOAD(g[p]), LOAD(y[p]), slope);
                 out[p] = STORE(a * dq - b * LOAD(x[p]) + c);
                 side[p] = STORE(dq + e);
             }
         else
             for (long p = 0; p < positions; p++) {
-                const float dq = LOAD(y[p]) > 0 ? LOAD(g[p]) : slope * LOAD(g[p]);
+                const float dq = through_activation(LOAD(g[p]), LOAD(y[p]), slope);
                 out[p] = STORE(a * dq - b * LOAD(x[p]) + c);
             }
     }
@@ -185,7 +185,7 @@ void NAME(backward_moments_last)(const MAP *restrict dz, const MAP *restrict z, 
         repeat(mean + n * features, middle, features, pixels);
         for (long j = 0; j < tile; j++) a[j] = b[j] = 0;
         TILES TILE(j) {
-            const float dq = LOAD(y[start + j]) > 0 ? LOAD(g[start + j]) : slope * LOAD(g[start + j]);
+            const float dq = through_activation(LOAD(g[start + j]), LOAD(y[start + j]), slope);
             a[j] += dq;
             b[j] += dq * (LOAD(x[start + j]) - middle[j]);
         }
@@ -210,13 +210,13 @@ void NAME(backward_apply_last)(const MAP *restrict dz, const MAP *restrict z, co
         repeat(centring + n * features, e, features, pixels);
         if (ds)
             TILES TILE(j) {
-                const float dq = LOAD(y[start + j]) > 0 ? LOAD(g[start + j]) : slope * LOAD(g[start + j]);
+                const float dq = through_activation(LOAD(g[start + j]), LOAD(y[start + j]), slope);
                 out[start + j] = STORE(a[j] * dq - b[j] * LOAD(x[start + j]) + c[j]);
                 side[start + j] = STORE(dq + e[j]);
             }
         else
             TILES TILE(j) {
-                const float dq = LOAD(y[start + j]) > 0 ? LOAD(g[start + j]) : slope * LOAD(g[start + j]);
+                const float dq = through_activation(LOAD(g[start + j]), LOAD(y[start + j]), slope);
                 out[start + j] = STORE(a[j] * dq - b[j] * LOAD(x[start + j]) + c[j]);
             }
     }
