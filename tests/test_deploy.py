@@ -10,8 +10,8 @@ from lightfast import Groups, models
 from lightfast.deploy import fuse
 from lightfast.inpainter import Inpainter
 from lightfast.models.context_encoder import _FromPixel, _ToPixel
+from lightfast.nn import ConvNormAct2d, Lift
 from lightfast.nn._constrained import Constrained
-from lightfast.nn._lifted import ConvNormAct2d, Lift
 from lightfast.pretrained import pretrained_names
 
 GROUPS = Groups.interleaved(6, 3)
