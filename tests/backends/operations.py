@@ -237,12 +237,11 @@ class _Maker:
         if case.idle and self.channels == case.features:
             self.channels += 3
 
-    def map(self, layout: str, halved: bool = False, junk: bool = False) -> Tensor:
-        """With zeros in idle channels, or with what must not matter."""
+    def map(self, layout: str, halved: bool = False) -> Tensor:
+        """With zeros in idle channels."""
         size = [side // 2 for side in self.case.size] if halved else self.case.size
         x = torch.randn(self.case.images, self.channels, *size)
-        if not junk:
-            x[:, self.case.features :] = 0
+        x[:, self.case.features :] = 0
         return _laid(x.to(self.device, self.case.dtype), layout)
 
     def row(self, *shape: int) -> Tensor:

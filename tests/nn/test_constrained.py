@@ -27,8 +27,9 @@ def fresh(layer):
 
 
 def made_of(layer):
-    """What is kept of its weight, by form."""
-    return {} if layer._kept._kept is None else layer._kept._kept.made
+    """What a layer or a fused unit keeps of its weight, by form."""
+    cache = layer._plans.weights if isinstance(layer, deploy._FusedUnit) else layer._kept
+    return {} if cache._kept is None else cache._kept.made
 
 
 @torch.no_grad()
@@ -316,7 +317,7 @@ def test_fused_units_keep_what_is_made_of_their_weight():
     unit = lf.fuse(settled(lf.nn.ConvNormAct2d(3, 6, 3), lf.nn.Lift(3)(torch.randn(2, 3, 8, 8))))
 
     def doubled():
-        return unit._kept.get(unit.conv.weight, "doubled", lambda weight: 2 * weight)
+        return unit._plans.weights.get(unit.conv.weight, "doubled", lambda weight: 2 * weight)
 
     kept, place = doubled(), doubled().data_ptr()
     assert doubled() is kept and torch.equal(kept, 2 * unit.conv.weight)
@@ -336,7 +337,7 @@ def test_fused_units_do_not_write_to_a_weight_that_is_applied_as_it_is():
     before = first.detach().clone()
     for weight in (first, other, first):
         unit.conv.weight = weight
-        assert torch.equal(unit._kept.get(weight, "as it is", lambda weight: weight), weight)
+        assert torch.equal(unit._plans.weights.get(weight, "as it is", lambda weight: weight), weight)
     assert torch.equal(first, before)
 
 

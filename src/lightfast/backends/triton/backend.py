@@ -78,7 +78,7 @@ class Triton(Reference):
             return None
         parts, training = parts_of(norm)
         dtype = working_dtype(z)
-        key = (z.shape, z.dtype, dtype, z.is_contiguous(), raw.dtype, raw.is_contiguous())
+        key = (z.get_device(), z.shape, z.dtype, dtype, z.is_contiguous(), raw.dtype, raw.is_contiguous())
         plan = plans.get(key, lambda: self._plan(z, dtype, conv, groups, slope))
         if plan is _NO_PLAN or not are_rows(parts if bias is None else (*parts, bias), plan.what.count, z):
             return None
