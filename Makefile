@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint types slow docs clean
+.PHONY: setup demo test lint types slow gpu docs clean
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ test: lint types
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# On a machine with a GPU, by a Python that has its own torch and Triton: nothing is set up, and one process runs all.
+gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -p no:benchmark -o addopts="--strict-markers -q -ra" -m gpu tests
 
 docs: $(READY)
 	$(BIN)/python docs/render.py

@@ -9,9 +9,9 @@ import lightfast as lf
 from lightfast import Groups, models
 from lightfast.deploy import fuse
 from lightfast.inpainter import Inpainter
-from lightfast.models.context_encoder import _FromPixel, _ToPixel
+from lightfast.models.vocabulary.conventional import FromPixel, ToPixel
+from lightfast.nn import ConvNormAct2d, Lift
 from lightfast.nn._constrained import Constrained
-from lightfast.nn._lifted import ConvNormAct2d, Lift
 from lightfast.pretrained import pretrained_names
 
 GROUPS = Groups.interleaved(6, 3)
@@ -108,7 +108,7 @@ def size_for(name):
 def assert_plain(fused: nn.Module) -> None:
     """Torch's own layers hold all parameters."""
     owners = {type(module) for module in fused.modules() for _ in module.parameters(recurse=False)}
-    known = {nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm1d, nn.BatchNorm2d, _ToPixel, _FromPixel}
+    known = {nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm1d, nn.BatchNorm2d, ToPixel, FromPixel}
     assert owners <= known and not any(isinstance(module, Constrained) for module in fused.modules())
 
 

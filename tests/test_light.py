@@ -98,7 +98,7 @@ def test_a_generator_on_the_cpu_serves_other_devices():
     assert relight(images, illuminants=torch.ones(3)).device.type == "meta"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_the_gpu_sees_the_same_light():
     images = torch.rand(2, 3, 8, 8)
     here = relight(images, 0.9, generator=seeded())

@@ -1,12 +1,17 @@
 """Classifiers: what the network sees, saving and loading, and files that are not what they should be."""
 
+import copy
 import json
 
 import pytest
 import torch
 
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
+from lightfast.deploy import fuse
+from lightfast.estimator import Estimator
+from lightfast.inpainter import Inpainter
 from lightfast.light import relight, varying_light
+from lightfast.nn._constrained import Constrained
 from lightfast.pipelines import BALANCES, Classifier, Pipeline, Preparation, read_pipeline
 from lightfast.pretrained import pretrained, pretrained_names
 
@@ -203,3 +208,60 @@ def test_unknown_pretrained_models_list_what_exists():
 @pytest.mark.parametrize("name", pretrained_names())
 def test_pretrained_models_load(name):
     assert not pretrained(name).training
+    assert not any(parameter.requires_grad for parameter in pretrained(name).parameters())
+
+
+LOADED = {
+    "classifier": lambda: make(colour="log", offset_groups=3),
+    "local": lambda: make(colour="log", offset_groups=3, scope="pixel"),
+    "balanced": lambda: make(balance="quasi-unsupervised"),
+    "cerberus": lambda: Estimator("cerberus", size=16),
+    "inpainter": lambda: Inpainter("context-encoder-slim"),
+}
+
+
+@pytest.fixture(params=LOADED)
+def loaded(request, tmp_path):
+    return read_pipeline(LOADED[request.param]().save(tmp_path))
+
+
+def test_loaded_pipelines_are_as_fast_without_no_grad(loaded):
+    inputs = loaded.example_inputs(2, loaded.image_size or (16, 16))
+    first = loaded(*inputs)
+    assert not first.requires_grad
+    layers = [layer for layer in loaded.modules() if isinstance(layer, Constrained)]
+    kept = [layer._kept._kept for layer in layers]
+    assert all(each is not None and each.made for each in kept)
+    before = [dict(each.made) for each in kept]
+    assert torch.equal(loaded(*inputs), first)
+    with torch.no_grad():
+        assert torch.equal(loaded(*inputs), first)
+    for layer, made in zip(layers, before, strict=True):
+        now = layer._kept._kept.made
+        assert now.keys() == made.keys() and all(now[kind] is made[kind] for kind in made), "projected again"
+
+
+def test_loaded_pipelines_can_be_trained_on(loaded):
+    inputs = loaded.eval().example_inputs(2, loaded.image_size or (16, 16))
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    network = loaded.networks if isinstance(loaded, Estimator) else loaded.network
+    before = {name: value.clone() for name, value in network.named_parameters()}
+    trained = copy.deepcopy(loaded).train()
+    assert all(parameter.requires_grad for parameter in trained.parameters())
+    optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+    trained(*inputs).square().sum().backward()
+    optimizer.step()
+    after = dict((trained.networks if isinstance(trained, Estimator) else trained.network).named_parameters())
+    assert any(not torch.equal(value, before[name]) for name, value in after.items())
+    assert all(parameter.requires_grad for parameter in trained.eval().parameters())
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_what_the_user_froze_stays_frozen(saved):
+    classifier = read_pipeline(saved)
+    classifier.requires_grad_(False)
+    assert not any(parameter.requires_grad for parameter in classifier.train().parameters())
+    classifier = read_pipeline(saved).train()
+    classifier.network.stem.requires_grad_(False)
+    assert not any(parameter.requires_grad for parameter in classifier.eval().train().network.stem.parameters())
+    assert not any(parameter.requires_grad for parameter in fuse(read_pipeline(saved)).train().parameters())

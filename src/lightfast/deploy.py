@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_eval
 
+from lightfast.backends import Folded, UnitPlans, conv_norm_act, over
 from lightfast.functional import add_offset, group_pool, statistics_dtype
 from lightfast.functional import spread as spread_groups
 from lightfast.groups import GroupSpec, resolve
-from lightfast.nn import _native
-from lightfast.nn._constrained import Kept, applied_weight, may_be_kept
-from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
-from lightfast.nn._lifted import ConvNormAct2d, Lifted, convolve_padded, fit_channels, map_of, moved, without_idle
-from lightfast.nn._lifted_transposed import (
+from lightfast.nn import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvNormAct2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     ConvTransposeNormAct2d,
+    Lifted,
+    Linear,
     SqueezeNormAct,
-    as_row,
-    from_pixel,
-    from_row,
-    squeeze_padded,
-    transpose_padded,
 )
-from lightfast.nn._linear import Linear
-from lightfast.nn._norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
-from lightfast.nn._norm_act import over
-from lightfast.nn._norm_act_triton import Folded, can_infer, infer, suits
-from lightfast.nn._transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, reach
 
 __all__ = ["fuse"]
 
@@ -65,7 +62,8 @@ def fuse(model: nn.Module) -> nn.Module:
         model: left as it is.
 
     Returns:
-        A copy, in evaluation mode. It can be exported but not trained on: nothing keeps its weights constrained.
+        A copy, in evaluation mode, whose parameters want no gradient. It can be exported but not trained on: nothing
+        keeps its weights constrained.
 
     >>> from lightfast import nn as lfnn
     >>> fuse(nn.Sequential(lfnn.Conv2d(3, 6, 3), lfnn.ReLU()))
@@ -74,7 +72,7 @@ def fuse(model: nn.Module) -> nn.Module:
       (1): ReLU(offset_groups=3)
     )
     """
-    return _fused(deepcopy(model).eval())
+    return _fused(deepcopy(model).eval()).requires_grad_(False)
 
 
 def _fused(module: Any, lifted: bool = False) -> nn.Module:
@@ -150,13 +148,14 @@ def _plain_convolution(layer: Any, weight: Tensor | None = None, zeros: bool = F
         arguments["output_padding"] = layer.output_padding
     elif border != "mean" and any(layer._reversed_padding_repeated_twice):
         arguments["padding_mode"] = border
-    beyond = reach(layer, layer.output_padding) if layer.transposed else []
+    beyond = layer.reach(layer.output_padding) if layer.transposed and border != "zeros" else []
     repeats = border == "replicate" and any(beyond)
     if repeats:
         cut = zip(layer.padding, beyond, layer.stride, strict=True)
         arguments["padding"] = tuple(padding + r * stride for padding, r, stride in cut)
     plain = _torch_kind(layer)(layer.in_channels, layer.out_channels, bias=layer.bias is not None, **arguments)
-    plain = _with_weight(plain, layer, applied_weight(layer) if weight is None else weight)
+    applied: Tensor = layer.projected_weight() if hasattr(layer, "projected_weight") else layer.weight
+    plain = _with_weight(plain, layer, applied if weight is None else weight)
     if repeats:
         amounts = [amount for r in reversed(beyond) for amount in (r, r)]
         return nn.Sequential(_REPLICATION[len(beyond)](amounts), plain).eval()
@@ -190,207 +189,59 @@ class _Centred(nn.Module):
         return add_offset(self.layer(add_offset(x, -offset, self.in_groups)), offset, self.out_groups)
 
 
-class _Folded(nn.Module):
-    """A convolution `v` with `a = γ/σ` in its weight, so that it gives `a v`; and what the rest needs.
+class _FoldedNorm(nn.Module):
+    """A convolution `v` with `a = γ/σ` in its weight, so that it gives `a v`; and what the rest of the norm needs.
 
-    What is left is a number for each feature of each image, which follows from the means of `a v` over the image by two
-    small matrices, `inward` to the groups and `outward` from there. `φ(v)` is read off the means of `a v`. Features
-    with `a = 0` would hide theirs, and a convolution around which the mean is added back cannot take `a` in: it is then
-    left outside, as `factor`.
+    `φ(v)` is read off the means of `a v`. Features with `a = 0` would hide theirs, and a convolution around which the
+    mean is added back cannot take `a` in: it is then left outside, as `factor`.
     """
 
+    scale: Tensor
+    shift: Tensor
+    undo: Tensor
     factor: Tensor
-    inward: Tensor
-    outward: Tensor
-    base: Tensor
 
     def __init__(self, layer: Any, norm: Any, lifted: bool = False) -> None:
         super().__init__()
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
         self.conv = _plain_convolution(layer, zeros=lifted)
-        self.folds = bool((scale != 0).all()) and not isinstance(self.conv, _Centred)
-        self.register_buffer("factor", torch.ones_like(scale) if self.folds else scale)
-        if self.folds:
+        folds = bool((scale != 0).all()) and not isinstance(self.conv, _Centred)
+        if folds:
             plain: Any = self.conv
             outputs = 1 if plain.transposed else 0
             plain.weight.mul_(scale.reshape([-1 if axis == outputs else 1 for axis in range(plain.weight.dim())]))
             if plain.bias is not None:
                 plain.bias.mul_(scale)
-        groups = resolve(norm.offset_groups, len(scale))
-        belongs = groups.matrix(scale.device, scale.dtype)
-        means = belongs / belongs.sum(0)
-        level = means / scale[:, None] if self.folds else means
-        self._split(scale, norm.bias - scale * norm.running_mean, belongs, means, level)
-
-    def _split(self, scale: Tensor, shift: Tensor, belongs: Tensor, means: Tensor, level: Tensor) -> None:
-        """Make the matrices: from `a` and `k` (C,), `G`, the group means of features, and those of `v` from `a v`."""
-        self.register_buffer("inward", level)
-        self.register_buffer("outward", belongs.T * (1 - scale))
-        self.register_buffer("base", shift)
-
-    def _scaled(self, v: Tensor) -> Tensor:
-        return v if self.folds else v * over(self.factor, v)
+        ones = torch.ones_like(scale)
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", norm.bias - scale * norm.running_mean)
+        self.register_buffer("undo", 1 / scale if folds else ones)
+        self.register_buffer("factor", ones if folds else scale)
+        self.groups = resolve(norm.offset_groups, len(scale)).count
 
 
-class _NormedConvolution(_Folded):
+class _NormedConvolution(_FoldedNorm):
     """`a v + (1 - a) G φ(v) + k`: a convolution and the equivariant batch norm after it."""
 
     def forward(self, x: Tensor) -> Tensor:
         v = self.conv(x)
-        added = _product(_product(_means(v), self.inward), self.outward, self.base)
-        return (self._scaled(v) + over(added, v)).to(v.dtype)
+        mean = v.mean(tuple(range(2, v.dim())), dtype=statistics_dtype(v))
+        scale, shift, undo, factor = (x.to(mean.dtype) for x in (self.scale, self.shift, self.undo, self.factor))
+        level = spread_groups(group_pool(undo * mean, self.groups), self.groups, len(scale))
+        return (over(factor, v) * v + over((1 - scale) * level + shift, v)).to(v.dtype)
 
 
-class _FusedUnit(_Folded):
-    """:class:`ConvNormAct2d` and its like in evaluation mode: `act(a v + s + (ā - a) G φ(v) - G p + k - G φ(s))`.
-
-    `v` is the convolution, `ā` the mean of `a` over a group, `p = φ(a v)`, and `k` the centred shift. Inward go `φ(v)`
-    and `p - ā φ(v)`, to which the shortcut adds its `φ(s)`.
-
-    These are a few torch operations, which can be exported. Run as they are, the passes in C and in Triton do the same;
-    on a GPU with idle channels, as :class:`ConvNormAct2d` has them.
-    """
-
-    shortcut_inward: Tensor
-    mean_shift: Tensor
-    parts: Tensor
-    none: Tensor
+class _FusedUnit(_FoldedNorm):
+    """:class:`ConvNormAct2d` and its like in evaluation mode: what is left of the norm goes into `conv_norm_act`."""
 
     def __init__(self, unit: Any) -> None:
         super().__init__(unit.conv, unit.norm, lifted=True)
         self.slope, self.groups = unit.slope, unit.offset_groups
-        self._copies: dict[tuple[torch.device, torch.dtype, Hashable], Kept] = {}
-
-    def _split(self, scale: Tensor, shift: Tensor, belongs: Tensor, means: Tensor, level: Tensor) -> None:
-        self.register_buffer("inward", torch.cat([level, means * self.factor[:, None] - level * (scale @ means)], 1))
-        self.register_buffer("shortcut_inward", torch.cat([torch.zeros_like(means), means], 1))
-        self.register_buffer("outward", -torch.cat([belongs.T * scale, belongs.T]))
-        self.register_buffer("mean_shift", shift @ means)
-        self.register_buffer("base", shift - belongs @ (shift @ means))
-        # For the passes in C and in Triton, which know no matrices.
-        self.register_buffer("parts", torch.stack([1 / scale if self.folds else torch.ones_like(scale), scale, shift]))
-        self.register_buffer("none", torch.zeros_like(self.mean_shift))
+        self._plans = UnitPlans(in_graphs=True)
 
     def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
         conv: Any = self.conv
-        z, added = map_of(x, conv.in_channels), None if shortcut is None else map_of(shortcut, conv.out_channels)
-        inferred = self._infer(z, added)
-        if inferred is None:
-            v = _convolved(conv, self._rounded_weight(z), without_idle(z, conv.in_channels))
-            added = None if added is None else without_idle(added, conv.out_channels)
-            inferred = self._infer_natively(v, added) or self._infer_plainly(v, added)
-        z, offset = inferred
-        return moved(x, offset, z, conv.out_channels)
-
-    def _infer(self, z: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """By the kernels, from the map before the convolution; None where they do not suit."""
-        conv: Any = self.conv
-        if not suits(z, conv.out_channels, self.groups) or not can_infer(conv.out_channels, self.groups):
-            return None
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (z, added, *conv.parameters())):
-            return None
-        if conv.transposed:
-            convolve = from_pixel if _is_linear(conv, z) else transpose_padded
-        else:
-            convolve = squeeze_padded if _is_linear(conv, z) else convolve_padded
-        u = convolve(z, conv, self.groups, self._kept)
-        added = None if added is None else fit_channels(added.to(u.dtype), u.shape[1])
-        undo, scale, shift = self.parts
-        return infer(u, added, conv.bias, Folded(scale, shift, undo, self.factor), self.groups, self.slope)
-
-    def _infer_natively(self, v: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """By the pass in C; None where it does not suit."""
-        if torch.is_grad_enabled() or not _native.suits(v, added) or self.parts.dtype != torch.float32:
-            return None
-        undo, scale, shift = self.parts
-        how = _native.Constants(undo, self.factor, scale, shift, self.none, self.mean_shift)
-        return _native.infer(v, added, how, self.slope, self.groups)
-
-    def _infer_plainly(self, v: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-        found = _product(_means(v), self.inward)
-        level, after = found.chunk(2, 1)
-        if added is not None:
-            found = found + _product(_means(added), self.shortcut_inward)
-        q = self._scaled(v) + over(_product(found, self.outward, self.base), v)
-        q = q if added is None else q + added
-        z = torch.relu(q) if self.slope == 0 else q if self.slope == 1 else torch.where(q > 0, q, self.slope * q)
-        return z if z.dtype == v.dtype else z.to(v.dtype), level + after + self.mean_shift
-
-    def _rounded_weight(self, z: Tensor) -> Tensor:
-        """The convolution's weight; on the CPU in the precision of autocast, which would round it each time."""
-        weight: Any = self.conv.weight
-        if (
-            z.is_cuda
-            or torch.compiler.is_compiling()
-            or torch.is_grad_enabled()
-            or not torch.is_autocast_enabled("cpu")
-        ):
-            return weight
-        dtype = torch.get_autocast_dtype("cpu")
-        return self._kept(dtype, lambda raw: raw.to(dtype)) if weight.dtype == torch.float32 else weight
-
-    def _kept(self, kind: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """`make(weight)`, kept until the weight changes, and then made anew in the same place: CUDA graphs read it."""
-        weight: Any = self.conv.weight
-        name = weight.device, weight.dtype, kind
-        before = self._copies.get(name)
-        if before is not None and not weight.is_inference() and before.holds_for(weight):
-            return before.projections[name]
-        if not may_be_kept(weight):
-            return make(weight)
-        with torch.inference_mode(False), torch.no_grad():
-            copy = make(weight)
-            if copy.data_ptr() == weight.data_ptr():
-                return copy
-            copy = copy if before is None else before.projections[name].copy_(copy)
-            self._copies[name] = Kept(weight, weight._version, weight.detach(), {name: copy})
-        return copy
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        weight: Any = self.conv.weight
-        here = weight.device, weight.dtype
-        self._copies = {kind: kept for kind, kept in self._copies.items() if kind[:2] == here}
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: everything but what can be made again."""
-        return {**self.__dict__, "_copies": {}}
-
-
-def _is_linear(conv: Any, z: Tensor) -> bool:
-    """Whether a convolution is one to or from a single pixel, and so a linear layer."""
-    side = conv.kernel_size
-    if side[0] == 1 or any(conv.padding) or conv.groups > 1:
-        return False
-    if conv.transposed:
-        return z.shape[2] == z.shape[3] == 1 and conv.stride == side and not any(conv.output_padding)
-    return tuple(z.shape[2:]) == side
-
-
-def _convolved(conv: Any, weight: Tensor, z: Tensor) -> Tensor:
-    """The convolution with this weight; one to or from a single pixel as the linear layer that it is: it is faster."""
-    if not _is_linear(conv, z):
-        if not conv.transposed:
-            return conv._conv_forward(z, weight, conv.bias)
-        geometry = (conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation)
-        return F.conv_transpose2d(z, weight, conv.bias, *geometry)
-    if not conv.transposed:
-        return F.linear(as_row(z, weight), as_row(weight, weight), conv.bias)[..., None, None]
-    v = from_row(z.flatten(1) @ as_row(weight, weight), weight)
-    return v if conv.bias is None else v + over(conv.bias, v).to(v.dtype)
-
-
-def _means(v: Tensor) -> Tensor:
-    """Over the positions of each feature of each image, (N, C), in at least float32."""
-    return v.mean(tuple(range(2, v.dim())), dtype=statistics_dtype(v))
-
-
-def _product(x: Tensor, matrix: Tensor, base: Tensor | None = None) -> Tensor:
-    """`x matrix + base`, in the precision of `x` whatever autocast says: these are few numbers, and decide on all."""
-    if matrix.dtype != x.dtype:
-        matrix, base = matrix.to(x.dtype), None if base is None else base.to(x.dtype)
-    if torch.is_autocast_enabled(x.device.type):
-        with torch.autocast(x.device.type, enabled=False):
-            return x @ matrix if base is None else torch.addmm(base, x, matrix)
-    return x @ matrix if base is None else torch.addmm(base, x, matrix)
+        z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
+        norm = Folded(self.scale, self.shift, self.undo, self.factor)
+        z, offset = conv_norm_act(z, added, conv, norm, self.groups, self.slope, self._plans)
+        return x.moved(z, offset, conv.out_channels)

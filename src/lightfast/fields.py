@@ -23,6 +23,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from lightfast.backends.tensors import known_to_compilers
 from lightfast.functional import add_offset, combine_offset, group_pool, statistics_dtype
 from lightfast.groups import GroupSpec, group_count
 
@@ -356,7 +357,7 @@ def _known_to_compiler(size: tuple[int, ...]) -> tuple[int, ...] | None:
     return None
 
 
-@torch.compiler.assume_constant_result
+@known_to_compilers
 def _kept_tables(field: FieldSpec, size: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """The tables, kept for the next call unless they take much memory, or are made while a CUDA graph is captured."""
     key = (_function(field), size, device)

@@ -120,6 +120,9 @@ class Preparation(nn.Module):
 class Pipeline(nn.Module, ABC):
     """A module that can be saved with all that is needed to make it again.
 
+    One that was loaded is in evaluation mode and its parameters want no gradient, until :meth:`train` is called: its
+    answers come by the fast path, with or without `torch.no_grad()`.
+
     Attributes:
         config: what it is made from; JSON holds it.
         input_names: of what it is called with, for files that it is exported to.
@@ -134,6 +137,8 @@ class Pipeline(nn.Module, ABC):
     hub_task: ClassVar[str] = "image-feature-extraction"
     dynamic_size: ClassVar[bool] = False
     config: dict[str, Any]
+    _frozen: Sequence[str] = ()
+    """Parameters that want no gradient because they were loaded."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -143,6 +148,19 @@ class Pipeline(nn.Module, ABC):
     @abstractmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The pipeline that a configuration describes, with fresh weights."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Torch's; and when training begins, what loading froze wants gradients again."""
+        if mode:
+            frozen, self._frozen = set(self._frozen), ()
+            for name, parameter in self.named_parameters() if frozen else ():
+                parameter.requires_grad_(parameter.requires_grad or name in frozen)
+        return super().train(mode)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Torch's; :meth:`train` leaves it at that."""
+        self._frozen = ()
+        return super().requires_grad_(requires_grad)
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -179,7 +197,7 @@ class Pipeline(nn.Module, ABC):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], name: str = "model") -> Self:
-        """Read what :meth:`save` wrote, in evaluation mode."""
+        """Read what :meth:`save` wrote, in evaluation mode and without gradients until :meth:`train` is called."""
         return cls._of_this_kind(read_pipeline(folder, name), str(Path(folder, name)))
 
     @classmethod
@@ -193,7 +211,7 @@ class Pipeline(nn.Module, ABC):
         force_download: bool = False,
         local_files_only: bool = False,
     ) -> Self:
-        """Read a saved pipeline from a folder, or from the Hugging Face Hub, in evaluation mode.
+        """Read a saved pipeline from a folder, or from the Hugging Face Hub, as :meth:`load` does.
 
         Args:
             name: the folder that :meth:`save` or :meth:`save_pretrained` wrote, for which no network is needed; or
@@ -357,7 +375,7 @@ class Classifier(Pipeline):
 
 
 def read_pipeline(folder: str | os.PathLike[str], name: str = "model") -> Pipeline:
-    """The pipeline in `folder/name.safetensors` and `folder/name.json`, whatever its kind, in evaluation mode."""
+    """The pipeline in `folder/name.safetensors` and `folder/name.json`, whatever its kind, as `load` gives it."""
     weights, description = Path(folder) / f"{name}.safetensors", Path(folder) / f"{name}.json"
     if not description.is_file() and Path(folder, "config.json").is_file():
         # As the Hub has it.
@@ -385,4 +403,6 @@ def read_pipeline(folder: str | os.PathLike[str], name: str = "model") -> Pipeli
     except (TypeError, ValueError) as error:
         raise ValueError(f"{description} does not describe a {kind}: {error}") from None
     load_weights(pipeline, weights)
-    return pipeline.eval()
+    frozen = [name for name, parameter in pipeline.named_parameters() if parameter.requires_grad]
+    pipeline.eval().requires_grad_(False)._frozen = frozen
+    return pipeline

@@ -12,7 +12,9 @@ _WEIGHTS = Path(__file__).with_name("weights")
 
 
 def pretrained(name: str) -> Pipeline:
-    """A trained pipeline, in evaluation mode, from the weights inside the package.
+    """A trained pipeline from the weights inside the package, in evaluation mode and without gradients.
+
+    Its `train()` makes it ready for training on: its parameters want gradients again.
 
     Args:
         name: one of :func:`pretrained_names`.

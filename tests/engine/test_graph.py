@@ -9,7 +9,7 @@ from lightfast.engine import Job, Recipe, train, train_many
 from lightfast.engine.order import Order
 from lightfast.engine.step import GraphedStep, Step
 
-on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+on_cuda = pytest.mark.gpu
 
 RECIPES = {
     "sgd": {"lr": 0.05, "nesterov": True, "milestones": (10,)},

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from lightfast import models
+from lightfast.backends.native import backend as native
 from lightfast.functional import add_offset
-from lightfast.models.cerberus import Cerberus, LocalCerberus, _join
-from lightfast.nn import _native
+from lightfast.models.cerberus import Cerberus, LocalCerberus
+from lightfast.models.vocabulary import vocabulary
 
 
 def _count(network):
@@ -60,21 +61,21 @@ LAYOUTS = [torch.contiguous_format, torch.channels_last]
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 7), (16, 16), (33, 3)])
 def test_images_are_joined_with_their_mean_in_c_as_in_torch(size, layout, monkeypatch):
     images = (3 * torch.randn(2, 3, *size) + 20).contiguous(memory_format=layout)
-    found = _join(images, 3)
+    found = vocabulary(3).join_average(images)
     with torch.autocast("cpu", torch.bfloat16):
-        low = _join(images, 3)
-    monkeypatch.setattr(_native, "_library", lambda: None)
-    wanted = _join(images, 3)
+        low = vocabulary(3).join_average(images)
+    monkeypatch.setattr(native, "_passes", lambda: None)
+    wanted = vocabulary(3).join_average(images)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(low.map.float(), wanted.map, atol=1e-4, rtol=2**-8)
     assert low.offset.dtype == torch.float32 and found.map.is_contiguous(memory_format=layout)
-    assert torch.equal(_join(images, None).map[:, ::2], images)
+    assert torch.equal(vocabulary(None).join_average(images)[:, ::2], images)
 
 
 def test_the_log_mean_bears_colours_far_apart():
     images = torch.zeros(1, 3, 8, 8)
     images[0, 0, 0, 0], images[0, 1, 0, 0] = -300, 300
-    found = _join(images, 3).offset[0]
+    found = vocabulary(3).join_average(images).offset[0]
     wanted = -(images.double().flatten(2).neg().logsumexp(2)[0] - torch.tensor(64.0).double().log())
     torch.testing.assert_close(found.double(), wanted, atol=1e-4, rtol=1e-6)
 
@@ -85,9 +86,9 @@ def test_in_c_the_network_learns_what_it_learns_in_torch(make, layout, monkeypat
     network = make().to(memory_format=layout)
     images = torch.randn(3, 3, 32, 32).contiguous(memory_format=layout)
     weights, results = torch.randn(3, 3), []
-    for native in (True, False):
-        if not native:
-            monkeypatch.setattr(_native, "_library", lambda: None)
+    for in_c in (True, False):
+        if not in_c:
+            monkeypatch.setattr(native, "_passes", lambda: None)
         answer = network(images)
         gradients = torch.autograd.grad((answer * weights).sum(), list(network.parameters()))
         with torch.no_grad():
@@ -103,7 +104,7 @@ def test_the_gradient_of_an_image():
     network(images).sum().backward()
     # An offset moves the three answers of an image by as much.
     torch.testing.assert_close(images.grad.sum((2, 3)), torch.ones(2, 3), atol=1e-3, rtol=0)
-    transformed = torch.func.grad(lambda x: _join(x, 3).offset.sum())(images.detach())
+    transformed = torch.func.grad(lambda x: vocabulary(3).join_average(x).offset.sum())(images.detach())
     torch.testing.assert_close(transformed.sum((2, 3)), torch.ones(2, 3))
 
 

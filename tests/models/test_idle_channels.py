@@ -7,9 +7,9 @@ import torch
 
 import lightfast as lf
 from lightfast import models
-from lightfast.models import cerberus
-from lightfast.nn import _center_act, _center_act_triton, _lifted, _lifted_transposed
-from lightfast.nn._norm_act_triton import filled_up
+from lightfast.backends import choose
+from lightfast.backends.reference import Reference
+from lightfast.backends.triton.backend import Triton
 
 NETWORKS = [
     ("resnet20", {}, 16),
@@ -20,17 +20,22 @@ NETWORKS = [
 ]
 
 
-@pytest.fixture
-def with_idle_channels(monkeypatch):
+class WithIdleChannels(Reference):
     """As on a GPU without the kernels: what compilers, transforms and several processes see there."""
 
-    def begin():
-        for module in (_lifted, _center_act, _lifted_transposed):
-            monkeypatch.setattr(module, "gets_idle_channels", lambda z: True)
-        for module in (_lifted, _lifted_transposed, _center_act_triton, cerberus):
-            monkeypatch.setattr(module, "padded_width", lambda features, place, dtype: filled_up(features, dtype))
+    fills_channels = True
 
-    return begin
+    def channels(self, features, dtype):
+        return filled_up(features, dtype)
+
+
+def filled_up(features, dtype):
+    return Triton().channels(features, dtype)
+
+
+@pytest.fixture
+def with_idle_channels(monkeypatch):
+    return lambda: monkeypatch.setitem(choose._BACKENDS, "cpu", WithIdleChannels())
 
 
 def run(network, x):

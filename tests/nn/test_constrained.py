@@ -11,11 +11,7 @@ from torch import nn
 
 import lightfast as lf
 from lightfast import Groups, deploy, models
-from lightfast.nn import _norm_act_triton as kernels
-from lightfast.nn._norm_act import norm_act
-from lightfast.nn._statistics import Operands, Statistics
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+from lightfast.backends import Form
 
 GROUPS = Groups.interleaved(6, 3)
 
@@ -28,6 +24,12 @@ def layer():
 def fresh(layer):
     """The projection computed anew, by a copy that has kept nothing."""
     return copy.deepcopy(layer).train().projected_weight().detach()
+
+
+def made_of(layer):
+    """What a layer or a fused unit keeps of its weight, by form."""
+    cache = layer._plans.weights if isinstance(layer, deploy._FusedUnit) else layer._kept
+    return {} if cache._kept is None else cache._kept.made
 
 
 @torch.no_grad()
@@ -133,25 +135,25 @@ def test_moved_layers(layer, move):
     move(layer)
     assert layer.projected_weight().dtype == layer.weight.dtype
     assert_current(layer)
-    assert layer._kept.projections[None] is layer.projected_weight()
+    assert made_of(layer)[Form.of(layer.weight)] is layer.projected_weight()
 
 
 @torch.no_grad()
 def test_copies_and_pickles_do_not_hold_it(layer):
     layer.projected_weight()
     other = copy.deepcopy(layer)
-    assert other._kept is None
+    assert not made_of(other)
     nn.init.zeros_(other.weight)
     assert_current(other)
     assert_current(layer)
     assert len(pickle.dumps(layer)) == len(pickle.dumps(copy.deepcopy(layer)))
     loaded = pickle.loads(pickle.dumps(layer))
-    assert loaded._kept is None
+    assert not made_of(loaded)
     assert_current(loaded)
     file = io.BytesIO()
     torch.save(layer, file)
     file.seek(0)
-    assert torch.load(file, weights_only=False)._kept is None
+    assert not made_of(torch.load(file, weights_only=False))
 
 
 @torch.no_grad()
@@ -165,7 +167,7 @@ def test_nothing_is_kept_in_training(layer):
     layer.train()
     with torch.no_grad():
         assert layer.projected_weight() is not layer.projected_weight()
-    assert layer._kept is None
+    assert not made_of(layer)
 
 
 def test_gradients_flow_in_evaluation(layer):
@@ -260,7 +262,7 @@ def test_fake_tensors_are_not_kept(layer):
 
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         layer(mode.from_tensor(torch.randn(1, 3, 8, 8)))
-    assert layer._kept is None
+    assert not made_of(layer)
     assert layer(torch.randn(1, 3, 8, 8)).isfinite().all()
 
 
@@ -273,14 +275,16 @@ def test_autocast(layer):
     torch.testing.assert_close(low.float(), layer(x), atol=0.05, rtol=0.05)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @torch.no_grad()
 def test_units_on_a_gpu():
     unit = lf.nn.ConvNormAct2d(3, 6, 3, padding=1).cuda().eval()
     x = lf.nn.Lift(3)(torch.randn(2, 3, 8, 8, device="cuda"))
     expected = unit(x).map
-    kept = dict(unit.conv._kept.projections)
-    assert torch.equal(unit(x).map, expected) and kept == unit.conv._kept.projections
+    kept = dict(made_of(unit.conv))
+    assert torch.equal(unit(x).map, expected)
+    assert kept and kept.keys() == made_of(unit.conv).keys()
+    assert all(made_of(unit.conv)[form] is weight for form, weight in kept.items())
     nn.init.normal_(unit.conv.weight)
     changed = unit(x).map
     assert not torch.equal(changed, expected)
@@ -313,17 +317,18 @@ def test_fused_units_keep_what_is_made_of_their_weight():
     unit = lf.fuse(settled(lf.nn.ConvNormAct2d(3, 6, 3), lf.nn.Lift(3)(torch.randn(2, 3, 8, 8))))
 
     def doubled():
-        return unit._kept("doubled", lambda weight: 2 * weight)
+        return unit._plans.weights.get(unit.conv.weight, "doubled", lambda weight: 2 * weight)
 
     kept, place = doubled(), doubled().data_ptr()
     assert doubled() is kept and torch.equal(kept, 2 * unit.conv.weight)
     nn.init.normal_(unit.conv.weight)
     assert torch.equal(doubled(), 2 * unit.conv.weight) and doubled().data_ptr() == place
-    assert not copy.deepcopy(unit)._copies and len(pickle.dumps(unit)) == len(pickle.dumps(copy.deepcopy(unit)))
+    assert not made_of(copy.deepcopy(unit)) and len(pickle.dumps(unit)) == len(pickle.dumps(copy.deepcopy(unit)))
     assert set(unit.state_dict()) == set(copy.deepcopy(unit).state_dict())
     assert unit.to("cpu") is unit and doubled().data_ptr() == place, "a graph may still read it"
-    assert doubled().dtype == torch.float32 and unit.double()._copies == {}
-    assert torch.equal(doubled(), 2 * unit.conv.weight)
+    assert doubled().dtype == torch.float32
+    unit.double()
+    assert doubled().dtype == torch.float64 and torch.equal(doubled(), 2 * unit.conv.weight)
 
 
 def test_fused_units_do_not_write_to_a_weight_that_is_applied_as_it_is():
@@ -332,51 +337,11 @@ def test_fused_units_do_not_write_to_a_weight_that_is_applied_as_it_is():
     before = first.detach().clone()
     for weight in (first, other, first):
         unit.conv.weight = weight
-        assert torch.equal(unit._kept("as it is", lambda weight: weight), weight)
+        assert torch.equal(unit._plans.weights.get(weight, "as it is", lambda weight: weight), weight)
     assert torch.equal(first, before)
 
 
-@needs_gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize(("features", "size"), [(15, (32, 32)), (33, (7, 5)), (3999, (1, 1)), (15, (80, 64))])
-@pytest.mark.parametrize(("with_shortcut", "slope"), [(True, 0.0), (False, 0.2), (True, 1.0)])
-@torch.no_grad()
-def test_inference_by_the_kernels(dtype, layout, folded, features, size, with_shortcut, slope):
-    def sample():
-        x = torch.randn(3, kernels.filled_up(features, dtype), *size, device="cuda") + 3
-        x[:, features:] = 0
-        return x.to(dtype).contiguous(memory_format=layout)
-
-    u, shortcut = sample(), sample() if with_shortcut else None
-    pre_bias, weight, bias, mean = torch.randn(4, features, device="cuda")
-    var, undo = 0.5 + torch.rand(2, features, device="cuda")
-    if folded:
-        scale = weight * torch.rsqrt(var + 1e-5)
-        how = kernels.Folded(scale, bias - scale * mean, undo, scale * undo)
-    else:
-        undo = torch.ones_like(undo)
-        how = kernels.Norm(weight, bias, mean, var, 1e-5)
-    z, offset = kernels.infer(u, shortcut, pre_bias, how, 3, slope)
-    given = Operands(
-        u[:, :features].double() * undo[:, None, None],
-        None if shortcut is None else shortcut[:, :features].double(),
-        (pre_bias * undo).double(),
-        weight.double(),
-        bias.double(),
-        Statistics(False, mean.double(), var.double(), 0.1, 1e-5),
-        3,
-        slope,
-    )
-    expected = norm_act(given)
-    tolerance = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
-    assert z.dtype == dtype and z.stride() == u.stride() and not z[:, features:].any()
-    torch.testing.assert_close(z[:, :features].double(), expected[0], atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(offset.double(), expected[1], atol=1e-4, rtol=1e-4)
-
-
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("name", "options", "size"),
     [
@@ -408,7 +373,7 @@ def test_networks_in_use_on_a_gpu(name, options, size):
     assert all(not y[:, features:].any() for features, y in maps)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_fused_networks_give_gradients_on_a_gpu():
     x = torch.randn(2, 3, 32, 32, device="cuda", requires_grad=True)
     model = settled(models.create("resnet20").cuda(), x)
@@ -417,7 +382,7 @@ def test_fused_networks_give_gradients_on_a_gpu():
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
 
 
-@needs_gpu
+@pytest.mark.gpu
 @torch.no_grad()
 def test_fused_networks_in_a_cuda_graph():
     x = torch.randn(4, 3, 32, 32, device="cuda")

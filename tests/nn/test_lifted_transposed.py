@@ -1,18 +1,12 @@
 """Transposed convolutions of lifted maps: they are the ordinary layers, and exact at the border."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 from torch import nn
 
 from lightfast.equivariance import assert_equivariant
-from lightfast.functional import center, group_pool, project_weight
-from lightfast.nn import LeakyReLU, Lift, Lifted, lower
-from lightfast.nn._lifted_transposed import ConvTransposeNormAct2d, SqueezeNormAct, project_transposed
+from lightfast.functional import center, group_pool
+from lightfast.nn import ConvTransposeNormAct2d, LeakyReLU, Lift, Lifted, SqueezeNormAct, lower
 
 
 class Alone(nn.Module):
@@ -32,14 +26,6 @@ UNITS = {
     "kernel = stride": (lambda **how: ConvTransposeNormAct2d(6, 9, 2, 2, **how), (3, 6, 3, 2)),
     "to a pixel": (lambda **how: SqueezeNormAct(6, 9, 4, slope=0.2, **how), (3, 6, 4, 4)),
 }
-
-
-@pytest.mark.parametrize("stride", [1, 2, 4])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_the_projection_is_the_general_one(stride, layout):
-    weight = torch.randn(6, 9, 4, 4, dtype=torch.float64).contiguous(memory_format=layout)
-    wanted = project_weight(weight, 3, 3, transposed=True, stride=stride)
-    torch.testing.assert_close(project_transposed(weight, 3, stride), wanted)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -112,35 +98,6 @@ def test_low_precision_keeps_large_offsets():
 def test_a_kernel_that_the_stride_does_not_divide_is_refused():
     with pytest.raises(ValueError, match="multiple of the stride"):
         ConvTransposeNormAct2d(6, 6, 3, 2)
-
-
-KERNEL_CHECK = """
-import copy, torch
-from lightfast.models.context_encoder import ContextEncoder
-from lightfast.nn import _lifted, _lifted_transposed
-
-torch.manual_seed(0)
-network = ContextEncoder(3, base=3, bottleneck=9, carry=True)
-x, weight = torch.randn(2, 3, 128, 128), torch.randn(2, 3, 64, 64)
-results = []
-for kernels in (False, True):
-    if kernels:
-        _lifted.suits = _lifted_transposed.suits = lambda x, *_: x.dim() == 4
-    ours = copy.deepcopy(network).train()
-    answer = ours(x)
-    (answer * weight).mean().backward()
-    results.append([answer.detach(), *(p.grad for p in ours.parameters()), *ours.buffers()])
-torch.testing.assert_close(*results, atol=2e-5, rtol=2e-4)
-"""
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_the_network_on_the_kernels_in_tritons_interpreter():
-    """The GPU's code on the CPU: Triton reads TRITON_INTERPRET when it is imported, hence a process of its own."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KERNEL_CHECK]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kind", UNITS)

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from lightfast.bench.steps import LAYOUTS, PrecisionName, step_of
-from lightfast.bench.subjects import COMPILED, VARIANTS, Mode, Subject, build
+from lightfast.bench.steps import LAYOUTS, PrecisionName, model_of, step_of
+from lightfast.bench.subjects import COMPILED, VARIANTS, Mode, Subject
 from lightfast.bench.timing import Pace, Work, interleaved, peak_memory, quartiles, ratios
 
 __all__ = ["Comparison", "Measurement", "comparisons", "measure"]
@@ -22,7 +22,7 @@ __all__ = ["Comparison", "Measurement", "comparisons", "measure"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Variants of a subject that are measured together, training and inference.
+    """Variants of a subject that are measured together, in each of its modes.
 
     Args:
         subject: the network and its batches.
@@ -66,20 +66,26 @@ def comparisons(
 ) -> list[Comparison]:
     """All comparisons, the most telling first: so that a run that is cut short has them.
 
-    Compilers are tried on the first subject alone, at the end.
+    Compilers are tried on the first subject alone, at the end. Single images are not given to the straightforward way.
     """
-    chosen = tuple(name for name in VARIANTS if name not in COMPILED and (not variants or name in variants))
-    every = [Comparison(subject, precision, chosen) for precision in precisions for subject in subjects]
-    if compiled:
-        every += [Comparison(subjects[0], precision, ("plain", "ours", *COMPILED)) for precision in precisions]
+    chosen = [name for name in VARIANTS if not variants or name in variants]
+    eager = [name for name in chosen if name not in COMPILED]
+    single = [name for name in eager if name != "straightforward"]
+    every = [
+        Comparison(subject, precision, tuple(single if subject.batch == 1 else eager))
+        for precision in precisions
+        for subject in subjects
+    ]
+    compilers = [name for name in chosen if name in COMPILED] if compiled else []
+    if compilers:
+        every += [Comparison(subjects[0], precision, ("plain", "ours", *compilers)) for precision in precisions]
     return every
 
 
 def measure(comparison: Comparison, how: Measurement, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Measure a comparison; a record for training and one for inference, as JSON can hold them."""
+    """Measure a comparison; a record for each mode, as JSON can hold them."""
     records = []
-    modes: tuple[Mode, ...] = ("training", "inference")
-    for mode in modes:
+    for mode in comparison.subject.modes:
         say(f"{comparison.title}: {mode}")
         records.append(_Bout(comparison, mode, how, say).record())
         gc.collect()
@@ -151,7 +157,7 @@ class _Bout:
             ((layout, (work, model)),) = candidates.items()
         else:
             works = {layout: work for layout, (work, _) in candidates.items()}
-            short = dataclasses.replace(self.how.pace, seconds=min(1.0, self.how.pace.seconds), rounds=(2, 4))
+            short = dataclasses.replace(self.how.pace, seconds=min(1.0, self.how.pace.seconds), rounds=(1, 4))
             tried = interleaved(works, short)
             layout = min(tried, key=lambda layout: min(tried[layout]))
             work, model = candidates[layout]
@@ -167,13 +173,8 @@ class _Bout:
         return tuple(LAYOUTS)
 
     def _work(self, name: str, layout: str) -> tuple[Work, nn.Module]:
-        model: Any = build(self.comparison.subject, name)
-        model = model.to(self.device, memory_format=LAYOUTS[layout]).train(self.mode == "training")
-        if name.startswith("fused"):
-            from lightfast import fuse
-
-            model = fuse(model)
-        network = torch.compile(model, fullgraph=True) if name in COMPILED else model
+        model = model_of(self.comparison.subject, name, self.mode, layout, self.device)
+        network: Any = torch.compile(model, fullgraph=True) if name in COMPILED else model
         once = step_of(self.comparison.subject, self.comparison.precision, self.mode, layout, model, network)
         return Work(once, self.device, graph=self.device.type == "cuda"), model
 

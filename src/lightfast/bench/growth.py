@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast.bench.timing import Pace, Work, interleaved, quartiles
-from lightfast.nn._lifted import ConvNormAct2d, Lifted
+from lightfast.nn import ConvNormAct2d, Lifted
 
 __all__ = ["AXES", "Setting", "exponent", "growth"]
 

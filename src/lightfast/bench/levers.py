@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,11 +10,12 @@ from typing import Any
 
 import torch
 
-from lightfast.bench.steps import LAYOUTS, PrecisionName, step_of
-from lightfast.bench.subjects import Mode, Subject, build
+from lightfast.backends import WeightCache
+from lightfast.backends.native import backend as native
+from lightfast.backends.triton import backend as triton
+from lightfast.bench.steps import PrecisionName, model_of, step_of
+from lightfast.bench.subjects import Mode, Subject
 from lightfast.bench.timing import Pace, Work, interleaved, quartiles, ratios
-from lightfast.nn import _lifted, _native, _norm_act
-from lightfast.nn._constrained import Constrained
 
 __all__ = ["LEVERS", "Lever", "levers"]
 
@@ -39,22 +41,28 @@ class Lever:
     modes: tuple[Mode, ...] = ("training", "inference")
 
 
-def _project_again(layer: Constrained, kind: Any, make: Callable[[Any], Any]) -> Any:
-    return make(layer.weight)
+def _make_again(cache: WeightCache, weight: Any, kind: Any, make: Callable[[Any], Any]) -> Any:
+    return make(weight)
 
 
-_KEPT = Lever("projected weights kept", {(Constrained, "projection"): _project_again}, modes=("inference",))
+# The package has a function of the same name in its place.
+_NORM_ACT = importlib.import_module("lightfast.backends.norm_act")
+_KEPT = Lever("projected weights kept", {(WeightCache, "get"): _make_again}, modes=("inference",))
 
 LEVERS: dict[str, tuple[Lever, ...]] = {
     "cpu": (
-        Lever("passes in C", {(_native, name): lambda *tensors: False for name in ("suits", "suits_weight")}),
-        Lever("all of it image by image", {(_norm_act, "_infer"): lambda *arguments: None}, modes=("inference",)),
+        Lever("passes in C", {(native, "_passes"): lambda: None}),
+        Lever(
+            "all of it image by image",
+            {(module, "wants_gradient"): lambda *tensors: True for module in (native, _NORM_ACT)},
+            modes=("inference",),
+        ),
         Lever("channels-last maps", layout="contiguous"),
         _KEPT,
     ),
     "cuda": (
-        Lever("kernels in Triton", {(_lifted, "suits"): lambda *arguments: False}),
-        Lever("idle channels", {(_lifted, "padded_width"): lambda features, place, dtype: features}),
+        Lever("kernels in Triton", {(triton.Triton, "_trusts"): lambda *arguments: False}),
+        Lever("idle channels", {(triton.Triton, "channels"): lambda backend, features, dtype: features}),
         Lever("CUDA graph", graph=False),
     ),
 }
@@ -62,10 +70,9 @@ LEVERS: dict[str, tuple[Lever, ...]] = {
 
 
 def levers(subject: Subject, precision: PrecisionName, device: torch.device, pace: Pace) -> list[dict[str, Any]]:
-    """Measure all levers of the device; one record for training and one for inference, as JSON can hold them."""
+    """Measure all levers of the device; a record for each mode, as JSON can hold them."""
     records = []
-    modes: tuple[Mode, ...] = ("training", "inference")
-    for mode in modes:
+    for mode in subject.modes:
         works = {"ours": _work(subject, precision, device, mode, Lever("none"))}
         for lever in LEVERS[device.type]:
             if mode in lever.modes:
@@ -88,8 +95,7 @@ def levers(subject: Subject, precision: PrecisionName, device: torch.device, pac
 
 
 def _work(subject: Subject, precision: PrecisionName, device: torch.device, mode: Mode, lever: Lever) -> Work:
-    model: Any = build(subject, "ours")
-    model = model.to(device, memory_format=LAYOUTS[lever.layout]).train(mode == "training")
+    model = model_of(subject, "ours", mode, lever.layout, device)
     step = step_of(subject, precision, mode, lever.layout, model)
 
     def once() -> None:

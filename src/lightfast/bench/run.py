@@ -15,10 +15,10 @@ import torch
 
 from lightfast.bench.compare import Comparison, Measurement, comparisons, measure
 from lightfast.bench.growth import growth
-from lightfast.bench.launches import launches
+from lightfast.bench.launches import LAUNCHED, launches
 from lightfast.bench.levers import levers
 from lightfast.bench.steps import PrecisionName
-from lightfast.bench.subjects import SUBJECTS, VARIANTS, parse_subject
+from lightfast.bench.subjects import LARGE, SUBJECTS, VARIANTS, Subject, parse_subject
 from lightfast.bench.timing import Pace
 from lightfast.provenance import provenance
 from lightfast.report.speed import write_speed_report
@@ -27,7 +27,7 @@ from lightfast.tasks.workshop import write_json
 __all__ = ["Request", "run"]
 
 _EXTRAS = ("levers", "launches", "growth")
-_COMPILE_SECONDS = {"cuda": 60.0, "cpu": 120.0}
+_COMPILE_SECONDS = {"cuda": 100.0, "cpu": 120.0}
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,14 @@ class Request:
         json: another file for the numbers than `results.json` there.
         networks: as :func:`lightfast.bench.subjects.parse_subject` reads them; none for all.
         precisions: `float32` and `bfloat16`, in the order in which to measure.
-        variants: of :data:`lightfast.bench.subjects.VARIANTS`; none for all. `plain` is always measured.
+        variants: of :data:`lightfast.bench.subjects.VARIANTS`; none for all. `plain` is always measured, and with a
+            compiler `ours`.
         seconds: after which nothing more is begun.
         each: seconds of timing for each comparison.
         compiled: whether to measure compilers too.
         growth: whether to measure what the cost grows with.
         levers: whether to measure what each lever gives, on the first network in the first precision.
-        launches: whether to measure what launching kernels costs, likewise; on a GPU alone.
+        launches: whether to measure what launching kernels costs, in the first precision; on a GPU alone.
         profile: whether to say where the time goes.
         processor_time: take the time that the process had a core instead of the time that passed: for a CPU that others
             use too, with one thread.
@@ -98,11 +99,13 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
             elif part == "growth":
                 say("growth with batch, pixels, channels and groups")
                 results["growth"] = growth(request.device, pace)
+            elif part == "levers":
+                say("what each lever gives")
+                results[part] = levers(_subjects(plan)[0], request.precisions[0], request.device, pace)
             else:
-                say("what each lever gives" if part == "levers" else "what launching kernels costs")
-                subject = next(one for one in plan if isinstance(one, Comparison)).subject
-                of_part = levers if part == "levers" else launches
-                results[part] = of_part(subject, request.precisions[0], request.device, pace)
+                say("what launching kernels costs")
+                subjects = [subject for subject in LAUNCHED if subject in _subjects(plan)]
+                results[part] = launches(subjects, request.precisions[0], request.device, pace)
             results["runs"][-1]["seconds"] = round(time.monotonic() - start, 1)
             # After each part, so that a run that is stopped leaves what it has.
             tables = _write(request.out, path, results)
@@ -125,10 +128,15 @@ def _plan(request: Request) -> list[Comparison | str]:
     subjects = [subject for text in request.networks for subject in parse_subject(text, kind)]
     variants = ("plain", *request.variants) if request.variants else ()
     every = comparisons(subjects or SUBJECTS[kind], request.precisions, request.compiled, variants)
-    ordinary = [part for part in every if not part.compiled]
-    first = len(ordinary) // len(request.precisions)
+    large = comparisons(() if subjects else LARGE[kind], request.precisions, False, variants)
+    first = sum(part.precision == request.precisions[0] and not part.compiled for part in every)
     extras = [name for name in _EXTRAS if getattr(request, name) and (name != "launches" or kind == "cuda")]
-    return [*ordinary[:first], *extras, *ordinary[first:], *(part for part in every if part.compiled)]
+    return [*every[:first], *extras, *every[first:], *large]
+
+
+def _subjects(plan: Sequence[Comparison | str]) -> list[Subject]:
+    """What is compared, in order."""
+    return [part.subject for part in plan if isinstance(part, Comparison)]
 
 
 def _begin(request: Request, path: Path) -> dict[str, Any]:

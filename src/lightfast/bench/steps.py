@@ -8,13 +8,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lightfast.bench.subjects import Mode, Subject, loss_of, sample
+from lightfast import fuse
+from lightfast.bench.subjects import Mode, Subject, build, loss_of, sample
 
-__all__ = ["LAYOUTS", "PrecisionName", "step_of"]
+__all__ = ["LAYOUTS", "PrecisionName", "model_of", "step_of"]
 
 PrecisionName = Literal["float32", "bfloat16"]
 
 LAYOUTS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
+
+
+def model_of(subject: Subject, variant: str, mode: Mode, layout: str, device: torch.device) -> nn.Module:
+    """A variant of a subject, ready for a mode: in its memory format, and fused if it is to be."""
+    model: Any = build(subject, variant)
+    model = model.to(device, memory_format=LAYOUTS[layout]).train(mode == "training")
+    return fuse(model) if variant.startswith("fused") else model
 
 
 def step_of(

@@ -21,6 +21,7 @@ from lightfast.models.vocabulary import Conventional, Lifting
 
 __all__ = [
     "COMPILED",
+    "LARGE",
     "SUBJECTS",
     "VARIANTS",
     "Mode",
@@ -72,28 +73,44 @@ class Subject:
         """What tables show."""
         return f"{self.network}, {self.batch} x {self.size} px"
 
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """What is measured. A single image is what an application has: it infers, and nobody trains with it."""
+        return ("inference",) if self.batch == 1 else ("training", "inference")
+
 
 SUBJECTS: dict[str, tuple[Subject, ...]] = {
     "cuda": (
         Subject("resnet20", 128, 32),
-        Subject("resnet20", 1024, 32),
+        Subject("resnet20", 1, 32),
         Subject("resnet50", 64, 224),
+        Subject("resnet50", 1, 224),
+        Subject("resnet20", 1024, 32),
         Subject("cerberus", 128, 64),
+        Subject("cerberus", 1, 64),
         Subject("context-encoder", 64, 128),
+        Subject("context-encoder", 1, 128),
     ),
     "cpu": (
         Subject("resnet20", 128, 32),
-        Subject("resnet20", 1024, 32),
+        Subject("resnet20", 64, 32),
+        Subject("resnet20", 1, 32),
         Subject("resnet50", 4, 224),
+        Subject("resnet50", 1, 224),
         Subject("cerberus", 64, 64),
+        Subject("cerberus", 1, 64),
         Subject("context-encoder", 8, 128),
+        Subject("context-encoder", 1, 128),
     ),
 }
-"""What is measured on a kind of device."""
+"""What is measured on a kind of device, the most telling first."""
+
+LARGE: dict[str, tuple[Subject, ...]] = {"cuda": (), "cpu": (Subject("resnet20", 1024, 32),)}
+"""What takes as long as many others: measured after all of them, and only where no network was named."""
 
 
 def parse_subject(text: str, device: str) -> list[Subject]:
-    """What users type, NAME or NAME:BATCH.
+    """What users type: NAME, for all of its batches in :data:`SUBJECTS`, or NAME:BATCH.
 
     >>> parse_subject("resnet20:16", "cpu")
     [Subject(network='resnet20', batch=16, size=32)]

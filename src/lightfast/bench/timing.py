@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 __all__ = ["Pace", "Work", "interleaved", "peak_memory", "quartiles", "ratios"]
 
 _WARMUP = 3
+_Name = TypeVar("_Name")
 
 
 class Work:
@@ -80,7 +81,7 @@ class Pace:
     clock: Callable[[], float] = time.perf_counter
 
 
-def interleaved(works: Mapping[str, Work], pace: Pace) -> dict[str, list[float]]:
+def interleaved(works: Mapping[_Name, Work], pace: Pace) -> dict[_Name, list[float]]:
     """Time all works in turn, round after round, so that what disturbs the machine disturbs all of them.
 
     Returns:

@@ -37,7 +37,7 @@ def bench(
     growth: Annotated[bool, typer.Option(help="Measure what the cost grows with.")] = True,
     levers: Annotated[bool, typer.Option(help="Measure what each lever gives, on the first network.")] = True,
     launches: Annotated[
-        bool, typer.Option(help="Measure what launching kernels costs, on the first network on a GPU.")
+        bool, typer.Option(help="Measure what launching kernels costs: a loop without CUDA graphs, on a GPU.")
     ] = True,
     profile: Annotated[bool, typer.Option(help="Write down where the time of a training step goes.")] = False,
     processor_time: Annotated[

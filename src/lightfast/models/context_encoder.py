@@ -10,23 +10,13 @@ is left behind.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lightfast import nn as lfnn
-from lightfast.nn._center_act import center_act, convolve
-from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, lifted, lower
-from lightfast.nn._lifted_transposed import (
-    ConvTransposeNormAct2d,
-    SqueezeNormAct,
-    as_row,
-    from_row,
-    transpose_padded,
-)
-from lightfast.nn._norm_act import over
+from lightfast.functional import statistics_dtype
+from lightfast.models.vocabulary import colour_vocabulary
 
 __all__ = ["ContextDiscriminator", "ContextEncoder"]
 
@@ -64,35 +54,35 @@ class ContextEncoder(nn.Module):
         carry: bool = False,
     ) -> None:
         super().__init__()
-        if offset_groups not in (None, 3):
-            raise ValueError(f"colours have 3 groups, or None for a conventional network, not {offset_groups}")
-        base = base or (64 if offset_groups is None else 63)
-        bottleneck = bottleneck or (4000 if offset_groups is None else 3999)
-        if offset_groups is not None and (base % 3 or bottleneck % 3):
+        words = self.words = colour_vocabulary(offset_groups, constrained)
+        base, bottleneck = base or words.width(64), bottleneck or words.width(4000)
+        if (words.width(base), words.width(bottleneck)) != (base, bottleneck):
             raise ValueError(f"widths must divide into the 3 colours, which {base} and {bottleneck} do not both")
-        words: _Words = _Conventional(tanh) if offset_groups is None else _Lifting(offset_groups, constrained, carry)
+        self.tanh, self.carry = tanh and offset_groups is None, carry
         widths = [base, base, 2 * base, 4 * base, 8 * base]
-        self.enter = words.enter()
-        self.first = words.first(3, base)
-        self.encoder = nn.Sequential(*(words.down(inputs, outputs) for inputs, outputs in pairwise(widths)))
-        self.squeeze = words.squeeze(widths[-1], bottleneck)
-        self.expand = words.expand(bottleneck, widths[-1])
-        self.decoder = nn.Sequential(*(words.up(inputs, outputs) for inputs, outputs in pairwise(widths[:0:-1])))
-        self.last = words.last(base, 3)
-        self.leave = words.leave()
+        self.enter = words.enter(keep_offset=True)
+        self.first = words.chain(3, base, 4, 2, _SLOPE, norm=False)
+        self.encoder = nn.Sequential(*(words.chain(*features, 4, 2, _SLOPE) for features in pairwise(widths)))
+        self.squeeze = words.squeeze(widths[-1], bottleneck, 4, _SLOPE)
+        self.expand = words.expand(bottleneck, widths[-1], 4)
+        self.decoder = nn.Sequential(*(words.up(*features) for features in pairwise(widths[:0:-1])))
+        self.last = words.last_up(base, 3)
         _initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1:] != (3, 128, 128):
             raise ValueError(f"expected images (N, 3, 128, 128), but got {tuple(images.shape)}")
-        x = self.enter(images)
-        return self.leave(x, self.last(self.decoder(self.expand(self.squeeze(self.encoder(self.first(x)))))))
+        start = self.enter(images)
+        x = self.first(start if self.carry else self.words.without_offset(start))
+        answer = self.last(self.decoder(self.expand(self.squeeze(self.encoder(x)))))
+        answer = answer if self.carry else self.words.with_offset(answer, start)
+        answer = answer.to(statistics_dtype(answer))
+        return answer.tanh() if self.tanh else answer
 
     @torch.no_grad()
     def shift_answer(self, amount: Tensor) -> None:
         """Add `amount` (3,) to all answers, before the tanh where there is one: to the bias of the last layer."""
-        last = self.last.conv if isinstance(self.last, _LiftedLast) else self.last
-        assert isinstance(last, nn.ConvTranspose2d) and last.bias is not None
+        last: Any = getattr(self.last, "conv", self.last)
         last.bias += amount.to(last.bias)
 
 
@@ -120,167 +110,11 @@ class ContextDiscriminator(nn.Module):
         _initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = 2 * images - 1
-        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
-        return self.score(self.layers(x)).flatten()
-
-
-class _Words(Protocol):
-    """What the network is made of. `Any` stands for the maps that pass between the parts: plain or lifted."""
-
-    def enter(self) -> nn.Module: ...
-    def first(self, inputs: int, outputs: int) -> nn.Module: ...
-    def down(self, inputs: int, outputs: int) -> nn.Module: ...
-    def squeeze(self, inputs: int, outputs: int) -> nn.Module: ...
-    def expand(self, inputs: int, outputs: int) -> nn.Module: ...
-    def up(self, inputs: int, outputs: int) -> nn.Module: ...
-    def last(self, inputs: int, outputs: int) -> nn.Module: ...
-    def leave(self) -> nn.Module: ...
-
-
-class _Conventional:
-    """Plain torch."""
-
-    def __init__(self, tanh: bool) -> None:
-        self.tanh = tanh
-
-    def enter(self) -> nn.Module:
-        return nn.Identity()
-
-    def first(self, inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(inputs, outputs, 4, 2, 1), nn.LeakyReLU(_SLOPE, inplace=True))
-
-    def down(self, inputs: int, outputs: int) -> nn.Module:
-        conv = nn.Conv2d(inputs, outputs, 4, 2, 1)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.LeakyReLU(_SLOPE, inplace=True))
-
-    def squeeze(self, inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(_ToPixel(inputs, outputs, 4), nn.BatchNorm2d(outputs), nn.LeakyReLU(_SLOPE, inplace=True))
-
-    def expand(self, inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(_FromPixel(inputs, outputs, 4, 4), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
-
-    def up(self, inputs: int, outputs: int) -> nn.Module:
-        conv = nn.ConvTranspose2d(inputs, outputs, 4, 2, 1)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
-
-    def last(self, inputs: int, outputs: int) -> nn.Module:
-        return nn.ConvTranspose2d(inputs, outputs, 4, 2, 1)
-
-    def leave(self) -> nn.Module:
-        return _Leave(self.tanh)
-
-
-class _Lifting:
-    """Lifted maps; the widths are multiples of the groups."""
-
-    def __init__(self, groups: int, constrained: bool, carry: bool) -> None:
-        self.groups, self.constrained, self.carry = groups, constrained, carry
-        self._how = {"offset_groups": groups, "constrained": constrained}
-
-    def enter(self) -> nn.Module:
-        return Lift(self.groups)
-
-    def first(self, inputs: int, outputs: int) -> nn.Module:
-        return _LiftedFirst(inputs, outputs, self.groups, self.constrained, self.carry)
-
-    def down(self, inputs: int, outputs: int) -> nn.Module:
-        return ConvNormAct2d(inputs, outputs, 4, 2, 1, slope=_SLOPE, **self._how)
-
-    def squeeze(self, inputs: int, outputs: int) -> nn.Module:
-        return SqueezeNormAct(inputs, outputs, 4, slope=_SLOPE, **self._how)
-
-    def expand(self, inputs: int, outputs: int) -> nn.Module:
-        return ConvTransposeNormAct2d(inputs, outputs, 4, 4, **self._how)
-
-    def up(self, inputs: int, outputs: int) -> nn.Module:
-        return ConvTransposeNormAct2d(inputs, outputs, 4, 2, 1, **self._how)
-
-    def last(self, inputs: int, outputs: int) -> nn.Module:
-        return _LiftedLast(inputs, outputs, self.groups, self.constrained)
-
-    def leave(self) -> nn.Module:
-        return _LeaveLifted(self.groups)
-
-
-class _ToPixel(nn.Conv2d):
-    """A convolution of the whole map, computed as the linear layer that it is."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.linear(as_row(input, self.weight), as_row(self.weight, self.weight), self.bias)[..., None, None]
-
-
-class _FromPixel(nn.ConvTranspose2d):
-    """A transposed convolution of a single pixel, computed as the linear layer that it is."""
-
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        rows = input.flatten(1) @ as_row(self.weight, self.weight)
-        assert self.bias is not None
-        return from_row(rows, self.weight) + over(self.bias, self.weight).to(rows.dtype)
-
-
-class _Leave(nn.Module):
-    def __init__(self, tanh: bool) -> None:
-        super().__init__()
-        self.tanh = tanh
-
-    def forward(self, before: Tensor, answer: Tensor) -> Tensor:
-        answer = answer.to(torch.promote_types(answer.dtype, torch.float32))
-        return answer.tanh() if self.tanh else answer
-
-
-class _LeaveLifted(nn.Module):
-    """The map itself, in at least float32: with the offset that came all the way, or the one it began with."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def forward(self, before: Lifted, answer: Lifted) -> Tensor:
-        return lower(answer if answer.offset is not None else answer._replace(offset=before.offset), self.groups)
-
-
-class _LiftedFirst(nn.Module):
-    """A convolution and LeakyReLU about the group's mean, without a norm, on lifted maps.
-
-    Unless offsets are carried on, they end here: nothing is then spent on them, and the last layer knows them again.
-    """
-
-    on_lifted_maps = True
-
-    def __init__(self, inputs: int, outputs: int, groups: int, constrained: bool, carry: bool) -> None:
-        super().__init__()
-        geometry = (inputs, outputs, 4, 2, 1)
-        self.conv: nn.Conv2d = (
-            lfnn.Conv2d(*geometry, padding_mode="mean", offset_groups=groups) if constrained else nn.Conv2d(*geometry)
-        )
-        self.groups, self.carry = groups, carry
-
-    def forward(self, x: Lifted) -> Lifted:
-        u, bias = convolve(x.map, self.conv, self.groups)
-        z, offset = center_act(u, self.groups, _SLOPE, bias, x.offset if self.carry else None)
-        return lifted(z, offset if self.carry and x.offset is not None else None, self.conv.out_channels)
-
-
-class _LiftedLast(nn.Module):
-    """A transposed convolution with its bias, on lifted maps."""
-
-    on_lifted_maps = True
-
-    def __init__(self, inputs: int, outputs: int, groups: int, constrained: bool) -> None:
-        super().__init__()
-        geometry = (inputs, outputs, 4, 2, 1)
-        self.conv: nn.ConvTranspose2d = (
-            lfnn.ConvTranspose2d(*geometry, padding_mode="mean", offset_groups=groups)
-            if constrained
-            else nn.ConvTranspose2d(*geometry)
-        )
-        self.groups = groups
-
-    def forward(self, x: Lifted) -> Lifted:
-        u = transpose_padded(x.map, self.conv, self.groups)
-        assert self.conv.bias is not None
-        return Lifted(u.to(torch.promote_types(u.dtype, torch.float32)) + over(self.conv.bias, u), x.offset)
+        # As its weights lie, which the engine decides: images that were filled in come as they were computed.
+        first: Any = self.layers[0]
+        last = first.weight.is_contiguous(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        return self.score(self.layers(2 * images - 1)).flatten()
 
 
 def _initialise(network: nn.Module) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
-from lightfast.functional import add_offset
-from lightfast.nn._lifted import Lifted
+from lightfast.backends import about_mean_color
+from lightfast.nn import Lifted
 
 __all__ = ["about_mean_colour"]
 
@@ -16,12 +13,11 @@ __all__ = ["about_mean_colour"]
 def about_mean_colour(images: Tensor) -> Lifted:
     """(N, 3, H, W) in log RGB, `-log` of linear values, to `z = x - o` and `o = -log mean exp(-x)` over the pixels.
 
+    >>> import torch
     >>> dark, bright = torch.full((1, 3, 4, 4), 2.0), torch.zeros(1, 3, 4, 4)
     >>> torch.equal(about_mean_colour(dark).map, about_mean_colour(bright).map)
     True
     """
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
-    pixels = images.flatten(2).to(torch.promote_types(images.dtype, torch.float32)).contiguous()
-    offset = math.log(pixels.shape[2]) - (-pixels).logsumexp(2)
-    return Lifted(add_offset(images, -offset, 3), offset)
+    return Lifted(*about_mean_color(images))

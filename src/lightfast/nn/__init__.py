@@ -27,7 +27,7 @@ from lightfast.nn._combine import AffineCombination, Residual
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
 from lightfast.nn._dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from lightfast.nn._group_dropout import GroupDropout, GroupFill
-from lightfast.nn._lifted import ConvNormAct2d, Lift, Lifted, lower
+from lightfast.nn._lifted import ConvNormAct2d, ConvTransposeNormAct2d, Lift, Lifted, SqueezeNormAct, lower
 from lightfast.nn._linear import Linear
 from lightfast.nn._norm import (
     BatchNorm1d,
@@ -67,6 +67,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "ConvTransposeNormAct2d",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -98,6 +99,7 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SqueezeNormAct",
     "Tanh",
     "Upsample",
     "lower",

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightfast.backends import applied_weight, without_saving
 from lightfast.functional import Constraint, add_offset, group_pool
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight, forgotten
+from lightfast.nn._constrained import Constrained, InOutGroups
 from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
-from lightfast.nn._projection import project
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
 
@@ -76,11 +75,6 @@ class _Conv(Constrained):
     def _pads(self) -> bool:
         return any(self._reversed_padding_repeated_twice)
 
-    def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        return project(
-            weight, self.in_groups, self.out_groups, conv_groups=self.groups, constraint=self.constraint, dtype=dtype
-        )
-
     def forward(self, input: Tensor) -> Tensor:
         if input.dim() == self._positions + 1:
             return self.forward(input[None])[0]
@@ -95,8 +89,8 @@ class _Conv(Constrained):
         return self._apply_weight(pad(input, amounts, self.padding_mode), 0)
 
     def _apply_weight(self, x: Tensor, padding: Any) -> Tensor:
-        convolve, weight = type(self)._convolve, autocast_weight(self)
-        with forgotten(self, weight):
+        convolve, weight = type(self)._convolve, applied_weight(self)
+        with without_saving(self, weight):
             return convolve(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 

@@ -9,46 +9,25 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightfast.backends import UnitPlans, conv_norm_act
 from lightfast.functional import add_offset, group_pool
-from lightfast.nn._constrained import Constrained, autocast_weight, forgotten
 from lightfast.nn._conv import Conv2d
-from lightfast.nn._native import is_last, observed
 from lightfast.nn._norm import BatchNorm2d
-from lightfast.nn._norm_act import norm_act
-from lightfast.nn._norm_act_operators import norm_act_operators, suits_operators
-from lightfast.nn._norm_act_triton import norm_act_kernels, padded_width, suits
-from lightfast.nn._projection_triton import fit_padded, project_padded, suits_weight
-from lightfast.nn._statistics import Operands, Statistics
+from lightfast.nn._transposed import ConvTranspose2d
 
 __all__ = [
     "ConvNormAct2d",
+    "ConvTransposeNormAct2d",
     "Lift",
     "Lifted",
-    "Made",
-    "NormActUnit",
-    "convolve_padded",
-    "fit_channels",
-    "fit_weight",
-    "gets_idle_channels",
-    "lifted",
+    "SqueezeNormAct",
     "lower",
-    "made_from",
-    "map_of",
-    "moved",
-    "padded_weight",
-    "without_idle",
-    "working_dtype",
 ]
-
-Made: TypeAlias = Callable[[Hashable, Callable[[Tensor], Tensor]], Tensor]
-"""Gives what a function makes of a layer's weight, perhaps kept from before under a name."""
 
 
 class Lifted(NamedTuple):
@@ -61,6 +40,22 @@ class Lifted(NamedTuple):
     map: Tensor
     offset: Tensor | None
     features: int | None = None
+
+    @classmethod
+    def of(cls, z: Tensor, offset: Tensor | None, features: int) -> Lifted:
+        """A map of so many features; what channels there are after them are idle."""
+        return cls(z, offset, features if z.shape[1] > features else None)
+
+    def map_of(self, features: int) -> Tensor:
+        """The map, which must have so many features: idle channels would hide that it has others."""
+        found = self.map.shape[1] if self.features is None else self.features
+        if found != features:
+            raise ValueError(f"expected a map of {features} features, but got one of {found}")
+        return self.map
+
+    def moved(self, z: Tensor, offset: Tensor, features: int) -> Lifted:
+        """What a unit makes of this: `z` with so many features, and perhaps idle channels; the offset is added."""
+        return Lifted.of(z, None if self.offset is None else self.offset + offset, features)
 
 
 class Lift(nn.Module):
@@ -83,6 +78,7 @@ class Lift(nn.Module):
 def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
     """The map itself, `z + G o`.
 
+    >>> import torch
     >>> lower(Lift(3)(torch.tensor([[1.0, 2.0, 3.0]])))
     tensor([[1., 2., 3.]])
     """
@@ -91,8 +87,8 @@ def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
     return add_offset(x.map[:, : x.features], x.offset, offset_groups)
 
 
-class NormActUnit(nn.Module):
-    """What units share: batch norm, an optional shortcut, and the activation, after whatever makes `u`."""
+class _Unit(nn.Module):
+    """What units share: a convolution, batch norm, an optional shortcut, and the activation."""
 
     conv: Any
     norm: BatchNorm2d
@@ -100,33 +96,22 @@ class NormActUnit(nn.Module):
     offset_groups: int
     share_moments: Callable[[Tensor], Tensor] | None
 
-    def _finish(self, x: Lifted, u: Tensor, added: Lifted | None = None) -> Lifted:
-        """All of it for `u`, which has the features of the unit and perhaps idle channels after them."""
-        norm, features, groups = self.norm, self.conv.out_channels, self.offset_groups
-        momentum: Any = norm.momentum
-        statistics = Statistics(
-            norm.training, norm.running_mean, norm.running_var, momentum, norm.eps, self.share_moments
-        )
-        shortcut = None if added is None else map_of(added, features)
-        # Of a single pixel the kernels have no use for the moments, but in evaluation mode they do all the rest in one.
-        worth = self.share_moments is None and (u.shape[2] * u.shape[3] > 1 or not norm.training)
-        by_kernels = worth and suits(u, features, groups)
-        by_operators = worth and not by_kernels and suits_operators(u, features, groups)
-        knows_idle, channels = by_kernels or by_operators, u.shape[1]
-        u = u if knows_idle else without_idle(u, features)
-        if shortcut is not None:
-            shortcut = fit_channels(shortcut.to(u.dtype), channels) if knows_idle else without_idle(shortcut, features)
-        given = Operands(u, shortcut, self.conv.bias, norm.weight, norm.bias, statistics, groups, self.slope)
-        if by_kernels:
-            z, offset = norm_act_kernels(given, norm.num_batches_tracked)
-            return moved(x, offset, z, features)
-        if norm.training and norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.add_(1)
-        z, offset = norm_act_operators(given) if by_operators else norm_act(given)
-        return moved(x, offset, fit_channels(z, channels), features)
+    def __init__(self, conv: nn.Module, outputs: int, slope: float, offset_groups: int) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, BatchNorm2d(outputs, offset_groups=offset_groups)
+        self.slope, self.offset_groups = slope, offset_groups
+        self.share_moments = None
+        self._plans = UnitPlans()
+
+    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
+        conv = self.conv
+        z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
+        groups, share = self.offset_groups, self.share_moments
+        z, offset = conv_norm_act(z, added, conv, self.norm, groups, self.slope, self._plans, share)
+        return x.moved(z, offset, conv.out_channels)
 
 
-class ConvNormAct2d(NormActUnit):
+class ConvNormAct2d(_Unit):
     """Convolution, batch norm, an optional shortcut, and a (leaky) ReLU, on lifted maps: the formula is in `norm_act`.
 
     The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
@@ -158,109 +143,82 @@ class ConvNormAct2d(NormActUnit):
         offset_groups: int = 3,
         constrained: bool = True,
     ) -> None:
-        super().__init__()
         shape = (in_channels, out_channels, kernel_size, stride, padding)
-        self.conv = (
+        conv: nn.Module = (
             Conv2d(*shape, bias=bias, padding_mode="mean", offset_groups=offset_groups)
             if constrained
             else nn.Conv2d(*shape, bias=bias)
         )
-        self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
-        self.slope, self.offset_groups = slope, offset_groups
-        self.share_moments = None
-
-    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        conv, z = self.conv, map_of(x, self.conv.in_channels)
-        if gets_idle_channels(z):
-            return self._finish(x, convolve_padded(z, conv, self.offset_groups), shortcut)
-        weight = autocast_weight(conv)
-        with forgotten(conv, weight):
-            u = F.conv2d(without_idle(z, conv.in_channels), weight, None, conv.stride, conv.padding)
-        return self._finish(x, u, shortcut)
+        super().__init__(conv, out_channels, slope, offset_groups)
 
 
-def lifted(z: Tensor, offset: Tensor | None, features: int) -> Lifted:
-    """A map of so many features; what channels there are after them are idle."""
-    return Lifted(z, offset, features if z.shape[1] > features else None)
+class ConvTransposeNormAct2d(_Unit):
+    """Transposed convolution, batch norm and a (leaky) ReLU on lifted maps, as `ConvNormAct2d` for convolutions.
 
+    The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
+    another. Each phase of taps meets the constraint by itself. From a single pixel with kernel = stride, where every
+    output sees one tap, every tap does; it is then computed as the linear layer that it is. Where some taps of a phase
+    fall outside the map they see `z = 0`, which is `x = o`: so it is `ConvTranspose2d` with `padding_mode="mean"`.
 
-def map_of(x: Lifted, features: int) -> Tensor:
-    """The map, which must have so many features: idle channels would hide that it has others."""
-    found = x.map.shape[1] if x.features is None else x.features
-    if found != features:
-        raise ValueError(f"expected a map of {features} features, but got one of {found}")
-    return x.map
+    Args:
+        in_channels: m.
+        out_channels: n.
+        kernel_size: a multiple of `stride`; so are `stride`, `padding` and `bias` as in torch.
+        slope: of the activation below the group's mean: 0 for ReLU, 1 for none.
+        offset_groups: a number of equal contiguous runs.
+        constrained: as for `ConvNormAct2d`: whether the weight meets the constraint. It follows offsets without.
 
-
-def moved(x: Lifted, offset: Tensor, z: Tensor, features: int) -> Lifted:
-    """The map that a unit makes of `x`: `z` with so many features, and perhaps idle channels; the offset is added."""
-    return lifted(z, None if x.offset is None else x.offset + offset, features)
-
-
-def gets_idle_channels(z: Tensor) -> bool:
-    """Whether what is convolved from `z` gets idle channels: on a GPU, compilers or not."""
-    return z.is_cuda
-
-
-def working_dtype(z: Tensor) -> torch.dtype:
-    """The precision in which a map is convolved: that of autocast on a GPU, or its own."""
-    return torch.get_autocast_dtype("cuda") if z.is_cuda and torch.is_autocast_enabled("cuda") else z.dtype
-
-
-def convolve_padded(z: Tensor, conv: nn.Conv2d, groups: int, made: Made | None = None) -> Tensor:
-    """The convolution of a map without its bias, with idle channels, which a GPU is faster with.
-
-    16-bit maps lie channels-last, others as `z` does. `made` keeps the weight that is applied, if it is not as
-    :func:`made_from` has it.
+    Shapes: (N, m, H, W) to (N, n, H', W').
     """
-    dtype = working_dtype(z)
-    last = dtype != torch.float32 or (not observed(z) and is_last(z))
-    layout = torch.channels_last if last else torch.contiguous_format
-    weight = padded_weight(conv, groups, dtype, layout, made)
-    z = fit_channels(z.to(dtype), weight.shape[1]).contiguous(memory_format=layout)
-    padding: Any = conv.padding
-    return F.conv2d(z, weight, None, conv.stride, padding)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+        slope: float = 0.0,
+        offset_groups: int = 3,
+        constrained: bool = True,
+    ) -> None:
+        if kernel_size % stride:
+            raise ValueError(f"the kernel must be a multiple of the stride, but {kernel_size} is none of {stride}")
+        shape = (in_channels, out_channels, kernel_size, stride, padding)
+        conv: nn.Module = (
+            ConvTranspose2d(*shape, bias=bias, padding_mode="mean", offset_groups=offset_groups)
+            if constrained
+            else nn.ConvTranspose2d(*shape, bias=bias)
+        )
+        super().__init__(conv, out_channels, slope, offset_groups)
 
 
-def padded_weight(
-    conv: nn.Conv2d, groups: int, dtype: torch.dtype, layout: torch.memory_format, made: Made | None = None
-) -> Tensor:
-    """The weight that a convolution applies to maps with idle channels, projected if it is constrained."""
-    outputs, inputs = (padded_width(features, conv.weight, dtype) for features in (conv.out_channels, conv.in_channels))
-    shape = (outputs, inputs, dtype, layout)
+class SqueezeNormAct(_Unit):
+    """A convolution of the whole map to a single pixel, batch norm and a (leaky) ReLU, on lifted maps.
 
-    def make(raw: Tensor) -> Tensor:
-        if not isinstance(conv, Conv2d):
-            return fit_weight(raw, *shape)
-        if suits_weight(raw, dtype):
-            return project_padded(raw, groups, *shape)
-        return fit_weight(conv._project(raw), *shape)
+    `ConvNormAct2d` with a kernel of the size of the map, computed as the linear layer that it is.
 
-    return (made or made_from(conv))(shape, make)
+    Args:
+        in_channels: m.
+        out_channels: n.
+        kernel_size: height and width of the map.
+        slope: of the activation below the group's mean.
+        offset_groups: a number of equal contiguous runs.
+        constrained: whether the weight meets the constraint.
 
+    Shapes: (N, m, k, k) to (N, n, 1, 1).
+    """
 
-def made_from(conv: Any) -> Made:
-    """What units make of a weight: kept while it may be, where it has a constraint to meet, and else made each time."""
-    return conv.projection if isinstance(conv, Constrained) else lambda _, make: make(conv.weight)
-
-
-def fit_weight(
-    weight: Tensor, first: int, second: int, dtype: torch.dtype, memory_format: torch.memory_format
-) -> Tensor:
-    """The weight (a, b, k, k) with idle channels, which are zero: (first, second, k, k); itself if it is that."""
-    if suits_weight(weight, dtype):
-        return fit_padded(weight, (first, second), dtype, memory_format)
-    idle = (0, 0, 0, 0, 0, second - weight.shape[1], 0, first - weight.shape[0])
-    weight = weight.to(dtype)
-    return (F.pad(weight, idle) if any(idle) else weight).contiguous(memory_format=memory_format)
-
-
-def fit_channels(z: Tensor, channels: int) -> Tensor:
-    """`z` with as many idle channels as make it `channels`: more of them, or fewer."""
-    missing = channels - z.shape[1]
-    return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing else z
-
-
-def without_idle(z: Tensor, features: int) -> Tensor:
-    """The features of a map alone."""
-    return z if z.shape[1] == features else z[:, :features]
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        slope: float = 0.0,
+        offset_groups: int = 3,
+        constrained: bool = True,
+    ) -> None:
+        shape = (in_channels, out_channels, kernel_size)
+        conv: nn.Module = Conv2d(*shape, offset_groups=offset_groups) if constrained else nn.Conv2d(*shape)
+        super().__init__(conv, out_channels, slope, offset_groups)

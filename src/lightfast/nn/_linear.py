@@ -7,8 +7,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightfast.backends import applied_weight
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight
+from lightfast.nn._constrained import Constrained, InOutGroups
 
 __all__ = ["Linear"]
 
@@ -48,4 +49,4 @@ class Linear(Constrained, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         check_features(self.in_groups, input.shape[-1])
-        return F.linear(input, autocast_weight(self), self.bias)
+        return F.linear(input, applied_weight(self), self.bias)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightfast.backends import applied_weight
 from lightfast.functional import Constraint, add_offset, group_pool, tap_phases
 from lightfast.groups import check_features
-from lightfast.nn._constrained import Constrained, InOutGroups, autocast_weight
+from lightfast.nn._constrained import Constrained, InOutGroups
 from lightfast.nn._padding import pad
-from lightfast.nn._projection import project
 
 __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -96,9 +95,14 @@ class _ConvTranspose(Constrained):
             dtype=dtype,
         )
         self.padding_mode = padding_mode
-        self._constrain(offset_groups, in_channels, out_channels, groups, constraint)
+        geometry = {"transposed": True, "stride": self.stride, "dilation": self.dilation}
+        self._constrain(offset_groups, in_channels, out_channels, groups, constraint, **geometry)
         tap_phases(self.kernel_size, self.stride, self.dilation, constraint)
-        self._refuse_zero_border(reach(self, self.output_padding))
+        self._refuse_zero_border(self.reach(self.output_padding))
+
+    def reach(self, output_padding: Sequence[int]) -> list[int]:
+        """How many positions beyond the input the outputs look, on each axis."""
+        return reach(self, output_padding)
 
     def _refuse_zero_border(self, beyond: list[int]) -> None:
         if self.padding_mode == "zeros" and any(beyond):
@@ -107,19 +111,6 @@ class _ConvTranspose(Constrained):
                 "offset: use padding_mode 'replicate' or 'mean', or kernel_size = stride without padding"
             )
 
-    def _project(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        return project(
-            weight,
-            self.in_groups,
-            self.out_groups,
-            conv_groups=self.groups,
-            constraint=self.constraint,
-            transposed=True,
-            stride=self.stride,
-            dilation=self.dilation,
-            dtype=dtype,
-        )
-
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         if input.dim() == self._positions + 1:
             return self.forward(input[None], output_size)[0]
@@ -127,7 +118,7 @@ class _ConvTranspose(Constrained):
         more = self._output_padding(
             input, output_size, self.stride, self.padding, self.kernel_size, self._positions, self.dilation
         )
-        beyond = reach(self, more)
+        beyond = self.reach(more)
         self._refuse_zero_border(beyond)
         if not any(beyond):
             return self._apply_weight(input, self.padding, more)
@@ -141,7 +132,7 @@ class _ConvTranspose(Constrained):
 
     def _apply_weight(self, x: Tensor, padding: Any, output_padding: Any) -> Tensor:
         convolve = type(self)._convolve
-        weight, bias = autocast_weight(self), self.bias
+        weight, bias = applied_weight(self), self.bias
         return convolve(x, weight, bias, self.stride, padding, output_padding, self.groups, self.dilation)
 
 

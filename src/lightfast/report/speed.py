@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightfast.bench.aims import outcomes
 from lightfast.bench.launches import WAYS
 from lightfast.bench.subjects import SUBJECTS, VARIANTS
-from lightfast.bench.timing import ratios
 from lightfast.pipelines import write_whole
 from lightfast.report.figures import LIGHT, Theme, new_figure, png_of
 from lightfast.report.tables import Rows, markdown
 
-__all__ = ["TARGETS", "growth_figure", "ratio_figure", "speed_tables", "write_speed_report"]
+__all__ = ["growth_figure", "ratio_figure", "speed_tables", "write_speed_report"]
 
 _COLOURS = {
     "plain": "#8a909c",
@@ -27,24 +27,6 @@ _COLOURS = {
 }
 
 Record = Mapping[str, Any]
-
-TARGETS: dict[str, tuple[tuple[str, str, str, str, float], ...]] = {
-    "cuda": (
-        ("ours", "plain", "training", "time", 1.15),
-        ("straightforward", "ours", "training", "time", 2.0),
-        ("ours", "plain", "training", "memory", 1.10),
-        ("ours", "plain", "inference", "time", 1.10),
-    ),
-    "cpu": (
-        ("ours", "same-widths", "training", "time", 1.25),
-        ("ours", "plain", "training", "time", 1.40),
-        ("straightforward", "ours", "training", "time", 1.40),
-        ("ours", "plain", "training", "memory", 1.10),
-        ("ours", "plain", "inference", "time", 1.25),
-    ),
-}
-"""For each kind of device: the ratio of which variant to which, in which mode, of what, is to be at most this. Against
-the straightforward way it is to be at least this."""
 
 
 def write_speed_report(out: Path, results: Mapping[str, Any]) -> str:
@@ -70,19 +52,20 @@ def _place(record: Record) -> tuple[bool, bool, int, int]:
 
 
 def speed_tables(results: Mapping[str, Any]) -> str:
-    """Ratios to the plain network, milliseconds, memory, growth, and what could not be measured."""
+    """Ratios to the plain network, milliseconds, memory, aims, what else was measured, and what could not be."""
     records = results["comparisons"]
+    single = [record for record in records if record["batch"] == 1]
     parts = [
         f"{results['hardware']}. Time as a multiple of the conventional network's (`plain`): the median over rounds in "
         "which all variants were timed in turn, and in brackets the quartiles.",
         markdown(_ratio_rows(records, "training")),
-        markdown(_ratio_rows(records, "inference")),
+        markdown(_ratio_rows([record for record in records if record["batch"] > 1], "inference")),
         "Milliseconds, the median:",
         markdown(_millisecond_rows(records)),
         "Peak memory of a training step, MB, and as a multiple of the conventional network's:",
         markdown(_memory_rows(records)),
         "What was aimed at, and what was measured:",
-        markdown(_target_rows(records, results["device"])),
+        markdown(_aim_rows(results)),
     ]
     if results["levers"]:
         first = results["levers"][0]["title"]
@@ -96,10 +79,14 @@ def speed_tables(results: Mapping[str, Any]) -> str:
             markdown(_growth_rows(results["growth"])),
         ]
     if results.get("launches"):
-        first = results["launches"][0]["title"]
         parts += [
-            f"Milliseconds, by how kernels are launched, and as a multiple of `plain` in a CUDA graph; {first}.",
+            "Milliseconds, by how kernels are launched, and as a multiple of `plain` launched in the same way:",
             markdown(_launch_rows(results["launches"])),
+        ]
+    if single:
+        parts += [
+            "Inference of a single image, as a multiple of the conventional network's:",
+            markdown(_single_rows(single)),
         ]
     missing = _missing(results)
     if missing:
@@ -164,22 +151,15 @@ def _memory_rows(records: Sequence[Record]) -> Rows:
     return rows
 
 
-def _target_rows(records: Sequence[Record], device: str) -> Rows:
-    """Each target of each comparison, and whether it is met."""
+def _aim_rows(results: Mapping[str, Any]) -> Rows:
+    """Each aim of each measurement, and whether it is met."""
     rows = [["", "aim", "measured", "met"]]
-    for record in records:
-        for name, base, mode, what, aim in TARGETS[device]:
-            variants = record["variants"]
-            if record["mode"] != mode or record["compiled"] or name not in variants or base not in variants:
-                continue
-            if what == "memory":
-                found = variants[name]["memory"] / variants[base]["memory"]
-            else:
-                found = ratios(variants[name]["samples"], variants[base]["samples"])[1]
-            met = found >= aim if name == "straightforward" else found <= aim
-            sign = "≥" if name == "straightforward" else "≤"
-            label = f"{_label(record)}: {mode if what == 'time' else what}, {name} / {base}"
-            rows.append([label, f"{sign} {aim:.2f}", f"{found:.2f}", "yes" if met else "no"])
+    for outcome in outcomes(results["device"], results["comparisons"], results.get("launches", ())):
+        aim, record = outcome.aim, outcome.record
+        label = _label(record) if "compiled" in record else record["title"]
+        limit = f"{'≥' if aim.at_least else '≤'} {aim.limit:.2f}"
+        met = "yes" if aim.is_met_by(outcome.found) else "no"
+        rows.append([f"{label}: {aim.title}", limit, f"{outcome.found:.2f}", met])
     return rows
 
 
@@ -192,15 +172,31 @@ def _lever_rows(records: Sequence[Record]) -> Rows:
 
 
 def _launch_rows(records: Sequence[Record]) -> Rows:
-    rows = [["", *WAYS]]
+    return [
+        ["", *WAYS],
+        *(
+            [f"{record['title']}: {record['mode']}, {name}", *(_launched(ways.get(way), name) for way in WAYS)]
+            for record in records
+            for name, ways in record["variants"].items()
+        ),
+    ]
+
+
+def _launched(way: Mapping[str, Any] | None, name: str) -> str:
+    if way is None:
+        return ""
+    times = _three_digits(way["milliseconds"][1])
+    return times if name == "plain" else f"{times} ({way['to_plain'][1]:.2f})"
+
+
+def _single_rows(records: Sequence[Record]) -> Rows:
+    """Inference of a single image: milliseconds of the conventional network, and the ratios of the others to it."""
+    names = [name for name in _shown(records, "inference") if name != "plain"]
+    rows = [["", "plain, ms", *names]]
     for record in records:
-        for name, ways in record["variants"].items():
-            found = (ways.get(way) for way in WAYS)
-            cells = (
-                "" if way is None else f"{_three_digits(way['milliseconds'][1])} ({way['ratio'][1]:.2f})"
-                for way in found
-            )
-            rows.append([f"{record['mode']}, {name}", *cells])
+        if "plain" in record["variants"]:
+            base = _three_digits(record["variants"]["plain"]["milliseconds"][1])
+            rows.append([_label(record), base, *(_ratio(record["variants"].get(name)) for name in names)])
     return rows
 
 
@@ -233,8 +229,8 @@ def _missing(results: Mapping[str, Any]) -> list[str]:
 def ratio_figure(records: Sequence[Record], title: str, theme: Theme = LIGHT) -> bytes:
     """A bar for each variant: its time as a multiple of the plain network's, with the quartiles; two panels."""
     shown = [record for record in records if "plain" in record["variants"]]
-    training = [record for record in shown if record["mode"] == "training"]
-    figure, panels = new_figure((11, 0.5 + 0.95 * max(len(training), 2)), theme, columns=2)
+    rows = max(sum(record["mode"] == mode for record in shown) for mode in ("training", "inference"))
+    figure, panels = new_figure((11, 0.5 + 0.95 * max(rows, 2)), theme, columns=2)
     names: dict[str, None] = {}
     for axes, mode in zip(panels, ("training", "inference"), strict=True):
         rows = [record for record in shown if record["mode"] == mode]

@@ -1,0 +1,70 @@
+"""The words in which networks are written once: conventional, equivariant with pooling over the image, or per pixel."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+from torch import nn
+
+from lightfast.functional import Scope
+from lightfast.models.vocabulary.conventional import Conventional
+from lightfast.models.vocabulary.lifting import Lifting
+from lightfast.models.vocabulary.local import Local
+
+__all__ = ["ColourVocabulary", "Conventional", "Lifting", "Local", "Vocabulary", "colour_vocabulary", "vocabulary"]
+
+
+class Vocabulary(Protocol):
+    """What a network is made of. `Any` stands for the maps that pass between the parts: plain or lifted."""
+
+    def width(self, features: int) -> int:
+        """The number of features nearest to `features` that divides into the groups."""
+        ...
+
+    def enter(self, keep_offset: bool = False) -> nn.Module:
+        """From the input image to the first map, with its offset if somebody will ask for it."""
+        ...
+
+    def unit(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
+    ) -> nn.Module:
+        """Same-padded convolution and batch norm, called with a map and an optional shortcut to add; then ReLU."""
+        ...
+
+    def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
+        """The shortcut without weights: every `stride`-th pixel, and zeros for the features that `inputs` lacks."""
+        ...
+
+    def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
+        """Max pooling over pixels."""
+        ...
+
+    def classify(self, features: int, classes: int) -> nn.Module:
+        """Average over pixels, a linear layer, and one score per class."""
+        ...
+
+
+ColourVocabulary: TypeAlias = Conventional | Lifting
+"""That of networks that answer with colours, which pool over the image. :class:`Conventional` says what words mean."""
+
+
+def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: bool = True) -> Vocabulary:
+    """The vocabulary for so many groups; None is the conventional one, to which nothing else matters.
+
+    >>> vocabulary(3).width(16)
+    15
+    """
+    if offset_groups is None:
+        return Conventional()
+    if scope == "image":
+        return Lifting(offset_groups, constrained)
+    if not constrained:
+        raise ValueError("weights can be free where groups are pooled over the image, not where at each pixel")
+    return Local(offset_groups)
+
+
+def colour_vocabulary(offset_groups: int | None, constrained: bool = True) -> ColourVocabulary:
+    """The vocabulary of networks that answer with colours: equivariant for 3 groups, conventional for None."""
+    if offset_groups not in (None, 3):
+        raise ValueError(f"colours have 3 groups, or None for a conventional network, not {offset_groups}")
+    return Conventional() if offset_groups is None else Lifting(offset_groups, constrained)
