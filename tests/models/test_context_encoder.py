@@ -71,6 +71,20 @@ def test_the_way_through_one_pixel_is_the_convolution():
     torch.testing.assert_close(last.expand[0](pixel), nn.ConvTranspose2d.forward(up, pixel))
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_gradients_under_autocast_are_those_without(layout):
+    """In 16 bits projected weights are not kept for the backward pass, in which linear layers want them as rows."""
+    network = ContextEncoder(3, **SMALL).to(memory_format=layout)
+    images, gradients = torch.randn(4, 3, 128, 128), []
+    for half in (False, True):
+        network.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            answer = network(images)
+        answer.float().square().mean().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in network.parameters()]))
+    assert (gradients[0] - gradients[1]).norm() < 0.1 * gradients[0].norm()
+
+
 def test_the_discriminator_gives_a_score_an_image():
     assert ContextDiscriminator(4)(torch.rand(5, 3, 64, 64)).shape == (5,)
 

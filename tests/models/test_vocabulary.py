@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightfast import models
-from lightfast.models.vocabulary import Conventional, Lifting, Local, Vocabulary, colour_vocabulary, vocabulary
+from lightfast.models.vocabulary import Conventional, Lifting, Local, Vocabulary, color_vocabulary, vocabulary
 
 
 def words(kind):
@@ -23,11 +23,11 @@ def test_they_have_the_same_words():
 
 
 def test_who_speaks_which():
-    assert isinstance(vocabulary(None), Conventional) and isinstance(colour_vocabulary(None), Conventional)
-    assert isinstance(vocabulary(3), Lifting) and isinstance(colour_vocabulary(3), Lifting)
+    assert isinstance(vocabulary(None), Conventional) and isinstance(color_vocabulary(None), Conventional)
+    assert isinstance(vocabulary(3), Lifting) and isinstance(color_vocabulary(3), Lifting)
     assert isinstance(vocabulary(3, "pixel"), Local)
     with pytest.raises(ValueError, match="3 groups"):
-        colour_vocabulary(2)
+        color_vocabulary(2)
     with pytest.raises(ValueError, match="at each pixel"):
         vocabulary(3, "pixel", constrained=False)
 
@@ -63,7 +63,7 @@ def test_weights_of_units_with_batch_norm_keep_their_names(groups):
 
 @pytest.mark.parametrize("groups", [None, 3])
 def test_offsets_can_be_left_behind_and_come_back(groups):
-    words, images = colour_vocabulary(groups), torch.rand(2, 3, 8, 8)
+    words, images = color_vocabulary(groups), torch.rand(2, 3, 8, 8)
     start = words.enter(keep_offset=True)(images)
     rest = words.without_offset(start)
     plain = rest if groups is None else rest.map

@@ -7,6 +7,7 @@
 | `norm_act`, `infer_folded` | batch norm, shortcut and activation |
 | `conv_norm_act` | both in one |
 | `center_act`, `center_relu_halve` | centring and activation, and 2x2 maxima |
+| `center_subsample` | the shortcut without weights |
 | `join_average` | the input of Cerberus |
 
 `reference.py` has the formulas in torch, for every device; `native/` and `triton/` replace what they do faster, after
@@ -14,7 +15,7 @@ they have shown that they do the same (`trust.py`); `choose.py` says who works o
 of weights and what is kept of them are known here and nowhere else.
 """
 
-from lightfast.backends.center_act import center_act, center_relu_halve, join_average
+from lightfast.backends.center_act import center_act, center_relu_halve, center_subsample, join_average
 from lightfast.backends.constraint import Constraint, Form
 from lightfast.backends.convolve import (
     Convolved,
@@ -47,6 +48,7 @@ __all__ = [
     "applied_weight",
     "center_act",
     "center_relu_halve",
+    "center_subsample",
     "conv_norm_act",
     "convolve",
     "exported",

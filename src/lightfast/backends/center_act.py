@@ -13,14 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightfast.backends.choose import REFERENCE, backend_of
 from lightfast.backends.operands import Features
-from lightfast.backends.reference import Reference
+from lightfast.backends.reference import Reference, group_mean, means
 from lightfast.backends.tensors import is_last, observed, wants_gradient, working_dtype
 
-__all__ = ["center_act", "center_relu_halve", "join_average"]
+__all__ = ["center_act", "center_relu_halve", "center_subsample", "join_average"]
 
 
 def center_act(
@@ -112,6 +113,28 @@ def join_average(images: Tensor) -> tuple[Tensor, Tensor]:
     if observed(images) or wants_gradient(images):
         return REFERENCE.join(images, images.dtype)
     return backend_of(images).join(images, working_dtype(images))
+
+
+def center_subsample(z: Tensor, groups: int, stride: int, missing: int) -> Tensor:
+    """Every `stride`-th pixel of `z - G φ(z)`, with so many features that are zero added to each group.
+
+    Args:
+        z: (N, C, H, W), in `groups` equal contiguous runs of features.
+        groups: g.
+        stride: s.
+        missing: features that a group of the result has more.
+
+    Returns:
+        (N, C + g missing, H / s, W / s), in the memory format of `z`.
+    """
+    level = group_mean(means(z), groups)
+    kept = z[:, :, ::stride, ::stride]
+    if observed(z) or not is_last(z):
+        runs = kept.unflatten(1, (groups, -1)) - level[..., None, None, None]
+        return F.pad(runs.to(z.dtype), (0, 0, 0, 0, 0, missing)).flatten(1, 2)
+    # As the map lies, with features last.
+    runs = kept.permute(0, 2, 3, 1).unflatten(3, (groups, -1)) - level[:, None, None, :, None]
+    return F.pad(runs.to(z.dtype), (0, missing)).flatten(3, 4).permute(0, 3, 1, 2)
 
 
 class _CenterAct(torch.autograd.Function):

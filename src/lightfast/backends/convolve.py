@@ -147,16 +147,17 @@ def without_saving(layer: Any, weight: Tensor) -> AbstractContextManager[Any]:
         return nullcontext()
     place, version = weight.data_ptr(), raw._version
 
-    def pack(saved: Tensor) -> Tensor | None:
-        return None if saved.data_ptr() == place else saved
+    def pack(saved: Tensor) -> Any:
+        # A linear layer keeps the weight as rows.
+        return (saved.size(), saved.stride()) if saved.data_ptr() == place else saved
 
-    def unpack(saved: Tensor | None) -> Tensor:
-        if saved is not None:
+    def unpack(saved: Any) -> Tensor:
+        if isinstance(saved, Tensor):
             return saved
         if raw._version != version:
             raise RuntimeError("a weight that the backward pass needs was changed in place after the forward pass")
         with torch.no_grad():
-            return fit_weight(raw, constraint, form)
+            return fit_weight(raw, constraint, form).as_strided(*saved)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightfast.models.vocabulary import ColourVocabulary, colour_vocabulary
+from lightfast.models.vocabulary import ColorVocabulary, color_vocabulary
 
 __all__ = ["Cerberus", "LocalCerberus"]
 
@@ -59,7 +59,7 @@ class Cerberus(nn.Module):
         super().__init__()
         if size < 16 or size % 16:
             raise ValueError(f"the network halves images four times: their size must be a multiple of 16, not {size}")
-        words = self.words = colour_vocabulary(offset_groups, constrained)
+        words = self.words = color_vocabulary(offset_groups, constrained)
         self.estimates, self.size, self.rectify = estimates, size, rectify and offset_groups is None
         widths = [6, *(words.width(features) for features in channels)]
         self.stages = nn.ModuleList(_conv(words, inputs, outputs, 3) for inputs, outputs in pairwise(widths))
@@ -81,7 +81,7 @@ class Cerberus(nn.Module):
             x = words.conv_relu(stage, x, halve=True)
         x = words.conv_relu(self.squeeze, x, flat=True)
         x = words.linear_relu(self.first, self.dropout(x))
-        given = words.colours(self.second, self.dropout(x))
+        given = words.colors(self.second, self.dropout(x))
         given = F.relu(given) if self.rectify else given
         return given[:, 0] if self.estimates == 1 else given
 
@@ -121,7 +121,7 @@ class LocalCerberus(nn.Module):
         constrained: bool = True,
     ) -> None:
         super().__init__()
-        words = self.words = colour_vocabulary(offset_groups, constrained)
+        words = self.words = color_vocabulary(offset_groups, constrained)
         *before, hidden = [6, *(words.width(features) for features in (*channels, hidden))]
         stage = _NormedStage if norm else _Stage
         stages = [stage(words, inputs, outputs) for inputs, outputs in pairwise(before)]
@@ -146,7 +146,7 @@ class LocalCerberus(nn.Module):
 class _Stage(nn.Module):
     """A 3x3 convolution and ReLU, and 2x2 max pooling where maps are to be halved."""
 
-    def __init__(self, words: ColourVocabulary, inputs: int, outputs: int, halve: bool = True) -> None:
+    def __init__(self, words: ColorVocabulary, inputs: int, outputs: int, halve: bool = True) -> None:
         super().__init__()
         self.words, self.halve, self.conv = words, halve, _conv(words, inputs, outputs, 3)
 
@@ -157,18 +157,18 @@ class _Stage(nn.Module):
 class _NormedStage(nn.Sequential):
     """The same with batch norm after the convolution."""
 
-    def __init__(self, words: ColourVocabulary, inputs: int, outputs: int, halve: bool = True) -> None:
+    def __init__(self, words: ColorVocabulary, inputs: int, outputs: int, halve: bool = True) -> None:
         pool = words.max_pool(2, 2, 0) if halve else nn.Identity()
         super().__init__(OrderedDict(body=words.chain(inputs, outputs, 3), pool=pool))
 
 
-def _joined(words: ColourVocabulary, images: Tensor) -> Any:
+def _joined(words: ColorVocabulary, images: Tensor) -> Any:
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
     return words.join_average(images)
 
 
-def _conv(words: ColourVocabulary, inputs: int, outputs: int, kernel: int) -> Any:
+def _conv(words: ColorVocabulary, inputs: int, outputs: int, kernel: int) -> Any:
     conv = words.conv(inputs, outputs, kernel)
     nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
     return conv

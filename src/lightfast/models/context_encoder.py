@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast.functional import statistics_dtype
-from lightfast.models.vocabulary import colour_vocabulary
+from lightfast.models.vocabulary import color_vocabulary
 
 __all__ = ["ContextDiscriminator", "ContextEncoder"]
 
@@ -54,7 +54,7 @@ class ContextEncoder(nn.Module):
         carry: bool = False,
     ) -> None:
         super().__init__()
-        words = self.words = colour_vocabulary(offset_groups, constrained)
+        words = self.words = color_vocabulary(offset_groups, constrained)
         base, bottleneck = base or words.width(64), bottleneck or words.width(4000)
         if (words.width(base), words.width(bottleneck)) != (base, bottleneck):
             raise ValueError(f"widths must divide into the 3 colours, which {base} and {bottleneck} do not both")

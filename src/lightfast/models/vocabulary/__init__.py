@@ -11,7 +11,7 @@ from lightfast.models.vocabulary.conventional import Conventional
 from lightfast.models.vocabulary.lifting import Lifting
 from lightfast.models.vocabulary.local import Local
 
-__all__ = ["ColourVocabulary", "Conventional", "Lifting", "Local", "Vocabulary", "colour_vocabulary", "vocabulary"]
+__all__ = ["ColorVocabulary", "Conventional", "Lifting", "Local", "Vocabulary", "color_vocabulary", "vocabulary"]
 
 
 class Vocabulary(Protocol):
@@ -44,7 +44,7 @@ class Vocabulary(Protocol):
         ...
 
 
-ColourVocabulary: TypeAlias = Conventional | Lifting
+ColorVocabulary: TypeAlias = Conventional | Lifting
 """That of networks that answer with colours, which pool over the image. :class:`Conventional` says what words mean."""
 
 
@@ -63,7 +63,7 @@ def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: b
     return Local(offset_groups)
 
 
-def colour_vocabulary(offset_groups: int | None, constrained: bool = True) -> ColourVocabulary:
+def color_vocabulary(offset_groups: int | None, constrained: bool = True) -> ColorVocabulary:
     """The vocabulary of networks that answer with colours: equivariant for 3 groups, conventional for None."""
     if offset_groups not in (None, 3):
         raise ValueError(f"colours have 3 groups, or None for a conventional network, not {offset_groups}")

@@ -95,7 +95,7 @@ class Conventional:
         """The convolution alone, to a plain map (N, outputs, H, W), without offset."""
         return conv(x)
 
-    def colours(self, linear: Any, x: Tensor) -> Tensor:
+    def colors(self, linear: Any, x: Tensor) -> Tensor:
         """Rows to k colours, (N, k, 3), by a linear layer with 3 k outputs; with the offset."""
         return linear(x).unflatten(1, (-1, 3))
 

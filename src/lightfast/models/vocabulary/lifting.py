@@ -102,7 +102,7 @@ class Lifting:
         u, bias, _ = backends.convolve(x.map, conv, self.offset_groups, with_bias=True)
         return u if bias is None else u[:, : conv.out_channels] + backends.over(bias, u)
 
-    def colours(self, linear: Any, x: Lifted) -> Tensor:
+    def colors(self, linear: Any, x: Lifted) -> Tensor:
         # The outputs are runs of a colour; what is wanted are triples of colours.
         rows, _ = backends.linear(x.map, linear, last=True)
         assert x.offset is not None

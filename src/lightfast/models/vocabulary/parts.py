@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightfast.backends import center_subsample
 from lightfast.functional import Scope, center, statistics_dtype
 
 __all__ = ["CentredSubsample", "Scores", "Unit", "dropout", "nearest_multiple"]
@@ -54,11 +55,11 @@ class CentredSubsample(nn.Module):
         self.offset_groups, self.scope = offset_groups, scope
 
     def forward(self, x: Tensor) -> Tensor:
-        runs = x.unflatten(1, (self.offset_groups, -1))
-        kept = runs[..., :: self.stride, :: self.stride]
-        pooled, axes = (runs, (2, 3, 4)) if self.scope == "image" else (kept, (2,))
-        level = pooled.mean(axes, keepdim=True, dtype=statistics_dtype(x))
-        return F.pad((kept - level).to(x.dtype), (0, 0, 0, 0, 0, self.missing)).flatten(1, 2)
+        if self.scope == "image":
+            return center_subsample(x, self.offset_groups, self.stride, self.missing)
+        runs = x[:, :, :: self.stride, :: self.stride].unflatten(1, (self.offset_groups, -1))
+        runs = runs - runs.mean(2, keepdim=True, dtype=statistics_dtype(x))
+        return F.pad(runs.to(x.dtype), (0, 0, 0, 0, 0, self.missing)).flatten(1, 2)
 
 
 class Scores(nn.Module):
