@@ -3,7 +3,7 @@
 | operation | what it is |
 |---|---|
 | `fit_weight` | a weight projected onto its constraint, in the form that the device wants |
-| `convolve`, `linear` | of a lifted map, by such a weight |
+| `convolve`, `linear`, `exact_linear` | of a lifted map, by such a weight |
 | `norm_act`, `infer_folded` | batch norm, shortcut and activation |
 | `conv_norm_act` | both in one |
 | `center_act`, `center_relu_halve` | centring and activation, and 2x2 maxima |
@@ -21,6 +21,7 @@ from lightfast.backends.convolve import (
     Convolved,
     applied_weight,
     convolve,
+    exact_linear,
     from_pixel,
     linear,
     to_pixel,
@@ -51,6 +52,7 @@ __all__ = [
     "center_subsample",
     "conv_norm_act",
     "convolve",
+    "exact_linear",
     "exported",
     "fit_weight",
     "from_pixel",

@@ -28,7 +28,16 @@ from lightfast.backends.tensors import (
 from lightfast.backends.weights import WeightCache, is_captured
 from lightfast.functional import add_offset, group_pool
 
-__all__ = ["Convolved", "applied_weight", "convolve", "from_pixel", "linear", "to_pixel", "without_saving"]
+__all__ = [
+    "Convolved",
+    "applied_weight",
+    "convolve",
+    "exact_linear",
+    "from_pixel",
+    "linear",
+    "to_pixel",
+    "without_saving",
+]
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -104,6 +113,21 @@ def linear(rows: Tensor, layer: Any, last: bool = False) -> tuple[Tensor, Tensor
     weight = _formed_weight(layer, Form((outputs, rows.shape[1]), dtype, torch.contiguous_format), None)
     bias = layer.bias if last else None
     return F.linear(rows.to(dtype), weight, bias), None if last else layer.bias
+
+
+def exact_linear(rows: Tensor, layer: nn.Module, dtype: torch.dtype) -> Tensor:
+    """A linear layer of a few numbers that decide: in this precision, but under autocast as they are, in float32.
+
+    Args:
+        rows: (N, features), in at least float32.
+        layer: the linear layer.
+        dtype: of the map that the rows are of.
+    """
+    kind = rows.device.type
+    if not torch.is_autocast_enabled(kind):
+        return layer(rows.to(dtype))
+    with torch.autocast(kind, enabled=False):
+        return layer(rows)
 
 
 def to_pixel(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.backends import center_subsample
+from lightfast.backends import center_subsample, exact_linear
 from lightfast.functional import Scope, center, statistics_dtype
 
 __all__ = ["CentredSubsample", "Scores", "Unit", "dropout", "nearest_multiple"]
@@ -74,15 +73,8 @@ class Scores(nn.Module):
         self.linear, self.offset_groups = linear, offset_groups
 
     def forward(self, x: Tensor) -> Tensor:
-        scores = self._score(x.mean((2, 3), dtype=statistics_dtype(x)), x.dtype)
+        scores = exact_linear(x.mean((2, 3), dtype=statistics_dtype(x)), self.linear, x.dtype)
         if self.offset_groups is None:
             return scores
         scores = scores.unflatten(1, (self.offset_groups, -1)).mean(1)
         return scores - scores.mean(1, keepdim=True)
-
-    def _score(self, means: Tensor, dtype: torch.dtype) -> Tensor:
-        """The linear layer; under autocast in float32, since these few numbers would lose what the maps have kept."""
-        if not torch.is_autocast_enabled(means.device.type):
-            return self.linear(means.to(dtype))
-        with torch.autocast(means.device.type, enabled=False):
-            return self.linear(means)
