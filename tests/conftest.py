@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -72,3 +73,32 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def interpreted() -> Iterator[Callable[..., Any]]:
+    """Calls of functions in a process where Triton's kernels run on the CPU."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    from interpreter import interpreter  # pyright: ignore[reportMissingImports]
+
+    with interpreter() as call:
+        yield call
+
+
+@pytest.fixture
+def passes() -> Any:
+    """The passes in C; tests that are about them skip without."""
+    from lightfast.backends.native import backend as native
+
+    if native._passes() is None:
+        pytest.skip("there is no C compiler here, or the passes in C are switched off")
+    return native._passes()
+
+
+@pytest.fixture
+def plain_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the moment that it is called, torch does what the passes in C did."""
+    from lightfast.backends.native import backend as native
+
+    return lambda: monkeypatch.setattr(native, "_passes", lambda: None)

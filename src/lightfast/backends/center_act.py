@@ -45,7 +45,8 @@ def center_act(
     Returns:
         `z` like `u`, and the level `φ(u + b)` (N, g), or offset and level, in at least float32.
 
-    >>> center_act(torch.tensor([[1.0, 3.0, 10.0, 20.0]]), groups=2)
+    >>> z, level = center_act(torch.tensor([[1.0, 3.0, 10.0, 20.0]]), groups=2)
+    >>> z + 0, level
     (tensor([[0., 1., 0., 5.]]), tensor([[ 2., 15.]]))
     """
     what = Features(u.shape[1] if bias is None else len(bias), groups)
