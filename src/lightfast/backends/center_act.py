@@ -20,6 +20,7 @@ from lightfast.backends.choose import REFERENCE, backend_of
 from lightfast.backends.operands import Features
 from lightfast.backends.reference import Reference, group_mean, means
 from lightfast.backends.tensors import is_last, observed, wants_gradient, working_dtype
+from lightfast.functional import statistics_dtype
 
 __all__ = ["center_act", "center_relu_halve", "center_subsample", "join_average"]
 
@@ -128,14 +129,15 @@ def center_subsample(z: Tensor, groups: int, stride: int, missing: int) -> Tenso
     Returns:
         (N, C + g missing, H / s, W / s), in the memory format of `z`.
     """
-    level = group_mean(means(z), groups)
-    kept = z[:, :, ::stride, ::stride]
     if observed(z) or not is_last(z):
-        runs = kept.unflatten(1, (groups, -1)) - level[..., None, None, None]
-        return F.pad(runs.to(z.dtype), (0, 0, 0, 0, 0, missing)).flatten(1, 2)
+        runs = z.unflatten(1, (groups, -1))
+        level = runs.mean((2, 3, 4), keepdim=True, dtype=statistics_dtype(z))
+        kept = (runs[..., ::stride, ::stride] - level).to(z.dtype)
+        return F.pad(kept, (0, 0, 0, 0, 0, missing)).flatten(1, 2)
     # As the map lies, with features last.
-    runs = kept.permute(0, 2, 3, 1).unflatten(3, (groups, -1)) - level[:, None, None, :, None]
-    return F.pad(runs.to(z.dtype), (0, missing)).flatten(3, 4).permute(0, 3, 1, 2)
+    level = group_mean(means(z), groups)[:, None, None, :, None]
+    kept = z[:, :, ::stride, ::stride].permute(0, 2, 3, 1).unflatten(3, (groups, -1))
+    return F.pad((kept - level).to(z.dtype), (0, missing)).flatten(3, 4).permute(0, 3, 1, 2)
 
 
 class _CenterAct(torch.autograd.Function):
