@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+import lightfast as lf
 from lightfast import models
 from lightfast.backends.native import backend as native
-from lightfast.backends.operators import _backward, _forward, _infer
+from lightfast.backends.operators import _backward, _fit, _forward, _infer, _infer_folded
 from lightfast.nn import ConvNormAct2d, Lift, lower
 
 OPTIONS = list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False]))
@@ -164,3 +165,38 @@ def test_networks_compiled_on_a_gpu(name, options, size, half):
         results.append([answer.detach().float(), gradient, used.float()])
     for one, other in zip(*results, strict=True):
         assert (one - other).norm() <= (0.05 if half else 1e-3) * other.norm()
+
+
+@pytest.mark.parametrize("with_shortcut", [True, False])
+def test_what_is_left_of_a_norm_is_an_operator_too(with_shortcut, passes):
+    u, *rows = torch.randn(2, 6, 4, 5), *torch.randn(4, 6)
+    torch.library.opcheck(_infer_folded, (u, torch.randn_like(u) if with_shortcut else None, None, *rows, 3, 0.2))
+    seen, block = Seen(), lf.fuse(Block())
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(torch.compile(block, fullgraph=True, backend=seen)(x), block(x))
+    assert seen.ours() == ["infer_folded"] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("last", [True, False])
+def test_weights_in_another_form_are_an_operator(last, dtype):
+    for shape, form, how in (
+        ((6, 9, 3, 3), [8, 12, 3, 3], (3, False, 1)),
+        ((6, 9, 4, 4), [8, 12, 4, 4], (3, True, 2)),
+        ((6, 9), [6, 9], (3, False, 1)),
+    ):
+        weight = torch.randn(shape, requires_grad=True)
+        torch.library.opcheck(_fit, (weight, *how, form, dtype, last and len(shape) == 4, True))
+
+
+def test_compilers_are_shown_the_operator_of_weights_where_there_is_a_kernel(monkeypatch):
+    monkeypatch.setattr(native.Native, "has_weight_operator", lambda backend, weight, *_: weight.dim() == 4)
+    seen, block = Seen(), Block()
+    twin, x = copy.deepcopy(block), torch.randn(2, 3, 8, 8)
+    answers = [torch.compile(block, fullgraph=True, backend=seen)(x), twin(x)]
+    torch.testing.assert_close(*answers)
+    assert seen.ours().count("fit_weight") == 2
+    for answer in answers:
+        answer.square().sum().backward()
+    for one, other in zip(block.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4)

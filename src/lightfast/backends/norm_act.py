@@ -22,7 +22,12 @@ from torch.autograd.function import once_differentiable
 
 from lightfast.backends.choose import REFERENCE, backend_of
 from lightfast.backends.operands import Features, Folded, Norm, Operands, Saved
-from lightfast.backends.operators import norm_act_operators, wants_operators
+from lightfast.backends.operators import (
+    infer_folded_operator,
+    norm_act_operators,
+    wants_inference_operator,
+    wants_operators,
+)
 from lightfast.backends.reference import Reference
 from lightfast.backends.tensors import fit_channels, observed, wants_gradient
 
@@ -56,9 +61,11 @@ def infer_folded(
     """`norm_act` with running statistics that are in part in the convolution's weight; see `Reference.infer`."""
     if shortcut is not None:
         shortcut = fit_channels(shortcut.to(u.dtype), u.shape[1])
-    plain = observed(u) or wants_gradient(u, shortcut, pre_bias, *norm)
-    backend = REFERENCE if plain else backend_of(u)
-    return backend.infer(u, shortcut, pre_bias, norm, Features(len(norm.scale), groups), slope)
+    what, differentiable = Features(norm.scale.shape[0], groups), wants_gradient(u, shortcut, pre_bias, *norm)
+    if not differentiable and wants_inference_operator(u, what):
+        return infer_folded_operator(u, shortcut, pre_bias, norm, groups, slope)
+    backend = REFERENCE if differentiable or observed(u) else backend_of(u)
+    return backend.infer(u, shortcut, pre_bias, norm, what, slope)
 
 
 class _NormAct(torch.autograd.Function):

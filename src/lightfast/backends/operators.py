@@ -16,12 +16,19 @@ from torch import Tensor
 
 from lightfast.backends.choose import backend_of
 from lightfast.backends.constraint import Constraint, Form
-from lightfast.backends.operands import Features, Norm, NormActOptions, Operands, Saved, Statistics
+from lightfast.backends.operands import Features, Folded, Norm, NormActOptions, Operands, Saved, Statistics
 from lightfast.backends.reference import update
 from lightfast.backends.tensors import exported, is_last, transformed
 from lightfast.groups import Groups
 
-__all__ = ["fit_weight_operator", "norm_act_operators", "wants_operators", "wants_weight_operator"]
+__all__ = [
+    "fit_weight_operator",
+    "infer_folded_operator",
+    "norm_act_operators",
+    "wants_inference_operator",
+    "wants_operators",
+    "wants_weight_operator",
+]
 
 
 def _compiled() -> bool:
@@ -52,6 +59,18 @@ def norm_act_operators(operands: Operands, tracked: Tensor | None) -> tuple[Tens
         batch = of_features.detach()
         update(statistics, batch[2], batch[3], tracked)
     return z, offset
+
+
+def wants_inference_operator(u: Tensor, what: Features) -> bool:
+    """Whether a compiler is to call an operator for what `lf.fuse` has left of a norm."""
+    return _compiled() and backend_of(u).has_operators(u, what)
+
+
+def infer_folded_operator(
+    u: Tensor, shortcut: Tensor | None, pre_bias: Tensor | None, norm: Folded, groups: int, slope: float
+) -> tuple[Tensor, Tensor]:
+    """As `infer_folded`, without a gradient."""
+    return _infer_folded(u, shortcut, pre_bias, *norm, groups, slope)
 
 
 def wants_weight_operator(weight: Tensor, constraint: Constraint | None, form: Form) -> bool:
@@ -95,6 +114,25 @@ def _infer(*flat: Any) -> tuple[Tensor, Tensor]:
 def _(*flat: Any) -> tuple[Tensor, Tensor]:
     operands = _operands(*flat)
     return torch.empty_like(operands.u), _room(operands.u, operands.u.shape[0], operands.groups)
+
+
+@torch.library.custom_op(
+    "lightfast::infer_folded",
+    mutates_args=(),
+    schema="(Tensor u, Tensor? shortcut, Tensor? pre_bias, Tensor scale, Tensor shift, Tensor undo, Tensor factor, "
+    "int groups, float slope) -> (Tensor, Tensor)",
+)
+def _infer_folded(*flat: Any) -> tuple[Tensor, Tensor]:
+    """`z` and the offset (N, g), of a norm that is in part in the convolution's weight."""
+    u, shortcut, pre_bias, *folded, groups, slope = flat
+    norm = Folded(*folded)
+    return backend_of(u).infer(u, shortcut, pre_bias, norm, Features(len(norm.scale), groups), slope)
+
+
+@_infer_folded.register_fake
+def _(*flat: Any) -> tuple[Tensor, Tensor]:
+    u, groups = flat[0], flat[-2]
+    return torch.empty_like(u), _room(u, u.shape[0], groups)
 
 
 @torch.library.custom_op(
