@@ -22,6 +22,7 @@ from lightfast.backends.tensors import (
     observed,
     over,
     wants_gradient,
+    without_autocast,
     without_idle,
     working_dtype,
 )
@@ -123,10 +124,9 @@ def exact_linear(rows: Tensor, layer: nn.Module, dtype: torch.dtype) -> Tensor:
         layer: the linear layer.
         dtype: of the map that the rows are of.
     """
-    kind = rows.device.type
-    if not torch.is_autocast_enabled(kind):
+    if working_dtype(rows) == rows.dtype:
         return layer(rows.to(dtype))
-    with torch.autocast(kind, enabled=False):
+    with without_autocast(rows):
         return layer(rows)
 
 

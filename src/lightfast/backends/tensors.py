@@ -23,6 +23,7 @@ __all__ = [
     "over",
     "transformed",
     "wants_gradient",
+    "without_autocast",
     "without_idle",
     "working_dtype",
 ]
@@ -110,6 +111,11 @@ def working_dtype(x: Tensor) -> torch.dtype:
 def _has_autocast(kind: str) -> bool:
     """Whether there is autocast on this kind of device, which compilers before torch 2.13 cannot ask by themselves."""
     return torch.amp.is_autocast_available(kind)
+
+
+def without_autocast(x: Tensor) -> torch.autocast:
+    """A context in which autocast leaves what is done to `x` as it is."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def over(values: Tensor, u: Tensor) -> Tensor:
