@@ -77,23 +77,9 @@ class Launch:
         """Launch it by Triton, which compiles it, and keep what it compiled."""
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
         x, y, z = (*self.grid, 1, 1)[:3]
-        launcher, function, rest = compiled.run, compiled.function, self._rest
-        metadata = (compiled.packed_metadata, None, None, None)
-        launch: Callable[..., Any] = launcher
-        if _needs_no_scratch(launcher):
-            # What the launcher adds by itself, in Python, each time.
-            metadata = (launcher.launch_cooperative_grid, launcher.launch_pdl, None, None, *metadata)
-            launch = launcher.launch
+        launch, function, metadata, rest = compiled.run, compiled.function, compiled.packed_metadata, self._rest
 
         def run(stream: int, *pointers: int) -> None:
-            launch(x, y, z, stream, function, *metadata, *pointers, *rest)
+            launch(x, y, z, stream, function, metadata, None, None, None, *pointers, *rest)
 
         return run
-
-
-def _needs_no_scratch(launcher: Any) -> bool:
-    """Whether a launcher is one that is known in detail, and has no memory to take for its kernel."""
-    import triton
-
-    known = triton.__version__.startswith("3.6.") and type(launcher).__name__ == "CudaLauncher"
-    return known and launcher.global_scratch_size == 0 and launcher.profile_scratch_size == 0
