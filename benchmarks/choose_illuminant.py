@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast.commands.options import choose_device
-from lightfast.data.nus import LitScenes, load_nus
-from lightfast.engine import Job, train_many
+from lightfast._commands.options import choose_device
+from lightfast._experiments.data.nus import LitScenes, load_nus
+from lightfast._experiments.engine import Job, train_many
+from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light
+from lightfast._experiments.illuminant.plans import ILLUMINANT_PLANS, NETWORKS
+from lightfast._experiments.illuminant.protocols import held_out_scenes, splits_of
+from lightfast._experiments.illuminant.task import IlluminantTask
 from lightfast.metrics import recovery_error, reproduction_error, summary
-from lightfast.tasks.illuminant import IlluminantTask
-from lightfast.tasks.illuminant_evaluation import added_lights, estimates_under_light
-from lightfast.tasks.illuminant_plans import ILLUMINANT_PLANS, NETWORKS
-from lightfast.tasks.illuminant_protocols import held_out_scenes, splits_of
 
 
 def held_out(scenes: LitScenes, how: str) -> Iterator[tuple[Tensor, Tensor]]:

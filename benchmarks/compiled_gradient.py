@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from lightfast import models
-from lightfast.backends import choose
-from lightfast.backends.reference import Reference
+from lightfast._backends import choose
+from lightfast._backends.reference import Reference
 
 
 def gradient(network: nn.Module, images: Tensor, compiler: str | None = None) -> Tensor:

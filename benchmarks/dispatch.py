@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast.provenance import provenance
-from lightfast.report.tables import markdown
+from lightfast._experiments.provenance import provenance
+from lightfast._experiments.report.tables import markdown
 
 SCHEMA = (
     "(Tensor u, Tensor? shortcut, Tensor? pre_bias, Tensor weight, Tensor bias, Tensor? mean, Tensor? var, "

@@ -53,13 +53,13 @@ class Conv(nn.Module):
         self.stride, self.padding = stride, kernel // 2 if padding is None else padding
 
     def forward(self, x: Tensor, outside: Tensor) -> Tensor:
-        centred = x - like(outside, x)
-        y = F.conv2d(centred, project(self.weight), self.bias, self.stride, self.padding)
+        centered = x - like(outside, x)
+        y = F.conv2d(centered, project(self.weight), self.bias, self.stride, self.padding)
         return y + like(outside, y)
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm of the centred map."""
+    """Batch norm of the centered map."""
 
     def forward(self, x: Tensor) -> Tensor:
         mean = like(group_mean(x), x)
@@ -116,8 +116,8 @@ class Block(nn.Module):
         if self.shortcut is not None:
             side, _ = self.shortcut(x, outside)
         elif self.stride > 1:
-            centred = (x - like(group_mean(x), x))[:, :, :: self.stride, :: self.stride]
-            side = F.pad(centred.unflatten(1, (GROUPS, -1)), (0, 0, 0, 0, 0, self.widen)).flatten(1, 2)
+            centered = (x - like(group_mean(x), x))[:, :, :: self.stride, :: self.stride]
+            side = F.pad(centered.unflatten(1, (GROUPS, -1)), (0, 0, 0, 0, 0, self.widen)).flatten(1, 2)
         *first, last = self.units
         for unit in first:
             x, outside = unit(x, outside)
@@ -191,7 +191,7 @@ class Cerberus(nn.Module):
         self.first, self.second = Linear(15 * 16, 399), Linear(399, 3)
 
     def forward(self, images: Tensor) -> Tensor:
-        # Outside lies the log RGB of the mean colour.
+        # Outside lies the log RGB of the mean color.
         outside = math.log(images[0, 0].numel()) - (-images.flatten(2)).logsumexp(2)
         average = images.mean((2, 3), keepdim=True).expand_as(images)
         x = torch.stack([images, average], 2).flatten(1, 2)

@@ -89,7 +89,7 @@ def interpreted() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def passes() -> Any:
     """The passes in C; tests that are about them skip without."""
-    from lightfast.backends.native import backend as native
+    from lightfast._backends.native import backend as native
 
     if native._passes() is None:
         pytest.skip("there is no C compiler here, or the passes in C are switched off")
@@ -99,6 +99,6 @@ def passes() -> Any:
 @pytest.fixture
 def plain_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the moment that it is called, torch does what the passes in C did."""
-    from lightfast.backends.native import backend as native
+    from lightfast._backends.native import backend as native
 
     return lambda: monkeypatch.setattr(native, "_passes", lambda: None)

@@ -6,10 +6,10 @@ from torch import nn
 
 import lightfast as lf
 from lightfast import models
-from lightfast.data.generated import draw
+from lightfast._experiments.data.generated import draw
+from lightfast._pipelines.inpainter import Inpainter
+from lightfast._pipelines.pretrained import pretrained_names
 from lightfast.functional import add_offset
-from lightfast.inpainter import Inpainter
-from lightfast.pretrained import pretrained_names
 
 
 def log_pictures(size, count=16):
@@ -49,7 +49,7 @@ NETWORKS = {
     "cerberus": (lambda: models.create("cerberus"), 64, "equivariant"),
     "cerberus-local": (lambda: models.create("cerberus-local", norm=True), 64, "equivariant"),
     "chroma-histogram": (lambda: models.create("chroma-histogram"), 64, "equivariant"),
-    "colour-statistics": (lambda: models.create("colour-statistics"), 64, "equivariant"),
+    "color-statistics": (lambda: models.create("color-statistics"), 64, "equivariant"),
     "context encoder": (lambda: models.create("context-encoder", base=6, bottleneck=12), 128, "equivariant"),
 }
 
@@ -88,7 +88,7 @@ def test_pretrained_networks(name):
 FRESH = {
     "cerberus": lambda: lf.Estimator("cerberus", members=2, views=2),
     "cerberus-local": lambda: lf.Estimator("cerberus-local", members=2, views=2),
-    "general": lambda: lf.Estimator("chroma-histogram+colour-statistics", members=2, views=2),
+    "general": lambda: lf.Estimator("chroma-histogram+color-statistics", members=2, views=2),
     "inpainter": lambda: Inpainter("context-encoder-slim"),
 }
 

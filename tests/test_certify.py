@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 import lightfast.nn as lfnn
 from lightfast import models
-from lightfast.certify import Certificate, certify
-from lightfast.commands.certify import certify as command
-from lightfast.equivariance import equivariance_error
+from lightfast._certify import Certificate, certify
+from lightfast._commands.certify import certify as command
+from lightfast._equivariance import equivariance_error
+from lightfast._groups import Groups
+from lightfast._project import project_
 from lightfast.functional import add_offset, center, group_pool
-from lightfast.groups import Groups
-from lightfast.project import project_
 
 X = torch.zeros(2, 3, 8, 8)
 
@@ -92,17 +92,17 @@ def test_certifying_leaves_the_network_and_its_mode_alone() -> None:
         (nn.Conv2d(3, 3, 1), "weights that do not meet", "lightfast.project_"),
         (nn.AvgPool2d(3, 1, 1), "counts padded zeros", "count_include_pad=False"),
         (nn.ConvTranspose2d(3, 3, 3), "different taps", "lightfast.nn's transposed"),
-        (nn.LayerNorm((3, 8, 8)), "layer normalisation over features", "lightfast.nn.LayerNorm"),
-        (nn.GroupNorm(1, 3), "group normalisation over features", "lightfast.nn.GroupNorm"),
+        (nn.LayerNorm((3, 8, 8)), "layer normalization over features", "lightfast.nn.LayerNorm"),
+        (nn.GroupNorm(1, 3), "group normalization over features", "lightfast.nn.GroupNorm"),
         (nn.BatchNorm2d(3).train(), "batch statistics", "lightfast.nn.BatchNorm2d"),
         (nn.Dropout(0.5).train(), "dropout", "lightfast.nn.Dropout"),
-        (nn.Softmax(1), "softmax over values of different response", "centre it"),
+        (nn.Softmax(1), "softmax over values of different response", "center it"),
         (Function(lambda _, x: x + x), "sum of two equivariant values: response 2", "lightfast.nn.Residual"),
         (Function(lambda _, x: x * x.sigmoid()), "sigmoid of an equivariant value", "lightfast.nn.Sigmoid"),
         (Function(lambda _, x: x - x.mean(0)), "mixes images", "each image by itself"),
         (Function(lambda _, x: F.pad(x, [1, 1])), "zero padding", "replicate"),
         (Function(lambda _, x: x.to(torch.int32)), "turned into torch.int32", "floating point"),
-        (Function(lambda _, x: x.cumsum(1)), "cumsum of an equivariant value", "centre it"),
+        (Function(lambda _, x: x.cumsum(1)), "cumsum of an equivariant value", "center it"),
     ],
 )
 def test_each_break_says_why_and_what_to_use_instead(layer: nn.Module, why: str, instead: str) -> None:
@@ -150,8 +150,8 @@ def test_uniform_scores_are_reported_and_softmax_of_them_is_invariant() -> None:
     assert "invariant after softmax" in str(uniform)
     assert certify(nn.Sequential(scores, Function(lambda _, x: x.mean(1).softmax(1))), X).invariant
     assert certify(nn.Sequential(scores, Function(lambda _, x: x.mean(1).argmax(1))), X).invariant
-    centred = nn.Sequential(scores, Function(lambda _, x: x.mean(1) - x.mean((1, 2))[:, None]))
-    assert certify(centred, X).invariant
+    centered = nn.Sequential(scores, Function(lambda _, x: x.mean(1) - x.mean((1, 2))[:, None]))
+    assert certify(centered, X).invariant
 
 
 def test_scale_of_each_group_is_reported() -> None:
@@ -367,7 +367,7 @@ def test_one_padding_mode_changed(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [1, 2])
-def test_one_missing_centring(index: int) -> None:
+def test_one_missing_centering(index: int) -> None:
     net = plain_network()
     plain = {1: nn.BatchNorm2d(9), 2: nn.ReLU()}[index].double().eval()
     if index == 1:
@@ -377,7 +377,7 @@ def test_one_missing_centring(index: int) -> None:
     assert not certificate.proved and certificate.breaks[0].module == str(index)
 
 
-def test_shortcut_that_is_not_centred() -> None:
+def test_shortcut_that_is_not_centered() -> None:
     net = plain_network()
     net[4] = Function(lambda s, x: x + s.body(x))
     net[4].body = plain_network()[4].f

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import lightfast.nn as lfnn
 from lightfast import models
-from lightfast.certify import certify
-from lightfast.convert import Conversion, convert
-from lightfast.convert._blocks import GroupScores
-from lightfast.equivariance import equivariance_error
+from lightfast._certify import certify
+from lightfast._convert import Conversion, convert
+from lightfast._convert._blocks import GroupScores
+from lightfast._equivariance import equivariance_error
 from tests import zoo
 from tests.zoo.table import HEADER, NETWORKS, Entry, row
 
@@ -256,7 +256,7 @@ def test_any_batch_and_any_positions() -> None:
     assert vit(images(16, 5)).shape == (5, 10)
 
 
-def test_residual_sums_are_centred_on_one_side() -> None:
+def test_residual_sums_are_centered_on_one_side() -> None:
     net = convert(zoo.ResNet(), images(32))
     sums = [change for change in net.conversion.changes if change.before == "sum of two maps"]
     assert len(sums) == 2 and all("shortcut" in change.path for change in sums)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lightfast import fields
+from lightfast._groups import Groups
 from lightfast.fields import (
     Cosines,
     Polynomial,
@@ -25,7 +26,6 @@ from lightfast.fields import (
     remove_field,
 )
 from lightfast.functional import add_offset, center, group_pool
-from lightfast.groups import Groups
 
 FIELDS = [0, 1, 2, 3, Cosines(2)]
 
@@ -156,7 +156,7 @@ def test_a_constant_stays_one_where_other_functions_cannot_be_told_from_it(size)
             torch.testing.assert_close(field_map(coefficients, field, (16, 16)), elsewhere, rtol=0, atol=1e-5)
 
 
-def test_positions_are_pixel_centres() -> None:
+def test_positions_are_pixel_centers() -> None:
     assert positions((2, 4)).tolist() == [[v, u] for v in (-0.5, 0.5) for u in (-0.75, -0.25, 0.25, 0.75)]
     assert positions(()).shape == (1, 0)
 

@@ -80,7 +80,7 @@ def test_the_view_path_and_the_index_path_agree(kind, scope, assigned):
 
 
 @given(assigned=assigned_maps())
-def test_a_centred_map_does_not_move(assigned):
+def test_a_centered_map_does_not_move(assigned):
     x, groups, dim = assigned
     offset = 100 * torch.randn(x.shape[0], groups.count, dtype=torch.float64)
     torch.testing.assert_close(
@@ -113,11 +113,11 @@ def test_statistics_are_float32_whatever_the_map(groups):
     x = torch.randn(2, 6, 4, 4).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         pooled = group_pool(x, groups)
-        centred = center(x, groups)
+        centered = center(x, groups)
     assert pooled.dtype == torch.float32
-    assert centred.dtype == torch.bfloat16
+    assert centered.dtype == torch.bfloat16
     torch.testing.assert_close(pooled, group_pool(x.float(), groups))
-    torch.testing.assert_close(centred, center(x.float(), groups).bfloat16())
+    torch.testing.assert_close(centered, center(x.float(), groups).bfloat16())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightfast import Groups
-from lightfast.groups import resolve
+from lightfast._groups import resolve
 
 assignments = st.integers(1, 6).flatmap(
     lambda count: st.lists(st.integers(0, count - 1), min_size=1, max_size=20).map(lambda a: Groups(a, count))

@@ -42,8 +42,8 @@ def test_von_kries_shapes():
     torch.testing.assert_close(von_kries(images, each[:1]), images * each[0].view(1, 3, 1, 1))
     maps = torch.rand(4, 3, 5, 6)
     torch.testing.assert_close(von_kries(images, maps), images * maps)
-    colours = torch.rand(4, 31)
-    torch.testing.assert_close(von_kries(colours, colours), colours.square())
+    colors = torch.rand(4, 31)
+    torch.testing.assert_close(von_kries(colors, colors), colors.square())
     assert von_kries(images, each.double()).dtype == torch.float32
 
 

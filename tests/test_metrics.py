@@ -114,8 +114,8 @@ def test_angles_of_light_that_varies_and_of_other_layouts():
         torch.testing.assert_close(maps[:, 1, 2], pixel)
         last = function(estimate.movedim(1, -1), truth.movedim(1, -1), dim=-1)
         torch.testing.assert_close(last, maps)
-    grey = torch.ones(1, 3)
-    torch.testing.assert_close(recovery_error(lights(7), grey), recovery_error(lights(7), grey.expand(7, 3)))
+    gray = torch.ones(1, 3)
+    torch.testing.assert_close(recovery_error(lights(7), gray), recovery_error(lights(7), gray.expand(7, 3)))
 
 
 def test_half_precision_and_integers_are_widened(angle):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export.graph_signature import OutputKind
 
+from lightfast._groups import Groups
+from lightfast._response import Lost, Response, Space
+from lightfast._tracing import export, interpreted, is_pure, trace
 from lightfast.functional import add_offset, center, group_pool
-from lightfast.groups import Groups
-from lightfast.response import Lost, Response, Space
-from lightfast.tracing import export, interpreted, is_pure, trace
 
 GROUPS = Groups([0, 1, 2, 0, 2, 2])
 SHAPE = (2, 6, 4, 4)
@@ -64,7 +64,7 @@ ONE: dict[str, Operation] = {
     "center": lambda x: center(x, GROUPS),
     "center_max": lambda x: center(x, GROUPS, "max"),
     "center_pixel": lambda x: center(x, GROUPS, scope="pixel"),
-    "relu_centred": lambda x: F.relu(center(x, GROUPS)),
+    "relu_centered": lambda x: F.relu(center(x, GROUPS)),
     "adapter": lambda x: add_offset(torch.sin(center(x, GROUPS)), group_pool(x, GROUPS), GROUPS),
     "own_mean": lambda x: x - x.mean((2, 3), keepdim=True),
     "batch_mean": lambda x: x - x.mean(0, keepdim=True),
@@ -162,7 +162,7 @@ TWO: dict[str, Operation] = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
     "where_constant": lambda x, y: torch.where(W[6, 1, 1] > 0, x, y),
-    "where_centred": lambda x, y: torch.where(center(x, GROUPS) > 0, x, y),
+    "where_centered": lambda x, y: torch.where(center(x, GROUPS) > 0, x, y),
     "where_value": lambda x, y: torch.where(x > 0, x, y),
     "less": lambda x, y: (x < y).to(x.dtype),
     "cat": lambda x, y: torch.cat([x[:, :3], y[:, 3:]], 1),
@@ -176,7 +176,7 @@ TWO: dict[str, Operation] = {
         .transpose(1, 2)
         .reshape(SHAPE)
     ),
-    "attention_centred": lambda x, y: (
+    "attention_centered": lambda x, y: (
         torch.softmax(center(x, GROUPS).flatten(2).transpose(1, 2) @ center(y, GROUPS).flatten(2), -1)
         .mean(1)[:, :6, None, None]
         .expand(SHAPE)

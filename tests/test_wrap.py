@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightfast.certify import certify
-from lightfast.equivariance import equivariance_error
+from lightfast._certify import certify
+from lightfast._equivariance import equivariance_error
+from lightfast._groups import Groups
+from lightfast._wrap import wrap
 from lightfast.fields import Cosines, add_field, field_mean, project_field
-from lightfast.groups import Groups
-from lightfast.wrap import wrap
 
 
 def dense() -> nn.Module:

@@ -1,4 +1,4 @@
-"""The command line, `lightfast`: each command is a file of :mod:`lightfast.commands`."""
+"""The command line, `lightfast`: each command is a file of :mod:`lightfast._commands`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     """
     if importlib.util.find_spec("typer") is None:
         sys.exit("lightfast: the command line needs more packages: pip install lightfast[train]")
-    from lightfast.commands import app
+    from lightfast._commands import app
 
     try:
         app()

@@ -1,8 +1,8 @@
-"""Colour spaces on the way from an image file to log RGB, where a change of light is an offset.
+"""Color spaces on the way from an image file to log RGB, where a change of light is an offset.
 
 `sRGB --srgb_to_linear--> linear RGB --linear_to_log--> log RGB --ChannelNorm--> network`
 
-Images are floating point with the colours on dimension 1: (N, 3, H, W), or (N, 3) for single colours. The
+Images are floating point with the colors on dimension 1: (N, 3, H, W), or (N, 3) for single colors. The
 functions that act on each number by itself take any shape.
 """
 
@@ -116,7 +116,7 @@ def hsv_to_rgb(hsv: Tensor, dim: int = 1) -> Tensor:
 
 
 class ChannelNorm(nn.Module):
-    """Normalise each channel with a fixed mean and standard deviation, `(x - mean_c) / std_c`.
+    """Normalize each channel with a fixed mean and standard deviation, `(x - mean_c) / std_c`.
 
     An offset Δ of the input becomes Δ / std at the output: the response is `G D` with `D = diag(1 / std)`. It
     stays scaled through an equivariant network, so one that answers with light or pixels ends with
@@ -161,7 +161,7 @@ class ChannelNorm(nn.Module):
         transform: Callable[[Tensor], Tensor] | None = None,
         chunk: int = 256,
     ) -> ChannelNorm:
-        """The normalisation that gives the data mean 0 and (population) standard deviation 1 in each channel.
+        """The normalization that gives the data mean 0 and (population) standard deviation 1 in each channel.
 
         It comes on the CPU, in the default type; move it as any module.
 

@@ -4,7 +4,7 @@ Light varies over a picture. Let the offset of each group be a field `o(p) = Σ_
 projection of a group's mean map onto the span of the functions `B_k`, `z = x - G P(x)` does not change when any field
 of the span is added to `x`: exactly, and whatever network follows. One function, the constant, gives the group means.
 
-Positions are those of pixel centres, from -1 to 1 over the extent of the image along each of its axes, so that a field
+Positions are those of pixel centers, from -1 to 1 over the extent of the image along each of its axes, so that a field
 is the same at any resolution. What is called `field` below is 0 for a constant, 1 for a plane, 2 for a quadratic, or
 any function from positions (P, d) to the values (P, K) of K functions there, such as :class:`Cosines`.
 
@@ -23,9 +23,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightfast.backends.tensors import known_to_compilers
+from lightfast._backends.tensors import known_to_compilers
+from lightfast._groups import GroupSpec, group_count
 from lightfast.functional import add_offset, combine_offset, group_pool, statistics_dtype
-from lightfast.groups import GroupSpec, group_count
 
 __all__ = [
     "Cosines",
@@ -104,7 +104,7 @@ FieldSpec: TypeAlias = int | Callable[[Tensor], Tensor]
 def positions(
     size: Sequence[int], device: torch.device | str | None = None, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """The centres of the pixels of an image, (P, d): row by row, each from -1 to 1 over the extent of its axis.
+    """The centers of the pixels of an image, (P, d): row by row, each from -1 to 1 over the extent of its axis.
 
     >>> positions((1, 4))[:, 1]
     tensor([-0.7500, -0.2500,  0.2500,  0.7500], dtype=torch.float64)
@@ -118,7 +118,7 @@ def positions(
 def project_field(x: Tensor, groups: GroupSpec, field: FieldSpec, mask: Tensor | None = None, dim: int = 1) -> Tensor:
     """The coefficients of `P(x)`, the field of the span that is nearest to each group's mean map.
 
-    Minimises `Σ_p w_p (mean_{i in j} x_i(p) - Σ_k c_jk B_k(p))²` over `c`, for each image and group `j`.
+    Minimizes `Σ_p w_p (mean_{i in j} x_i(p) - Σ_k c_jk B_k(p))²` over `c`, for each image and group `j`.
 
     Args:
         x: (N, ..., m, ...), with features on axis `dim`; every other axis is one of positions.

@@ -1,7 +1,7 @@
-"""Pure functions on tensors: offsets, group pooling, centring, and the projection of weights onto the constraint.
+"""Pure functions on tensors: offsets, group pooling, centering, and the projection of weights onto the constraint.
 
 A map is any tensor with images on axis 0 and features on axis `dim`; every other axis is a *position* (pixels, tokens).
-`groups` is a number of equal contiguous runs or a :class:`~lightfast.groups.Groups`.
+`groups` is a number of equal contiguous runs or a :class:`~lightfast._groups.Groups`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightfast.groups import Groups, GroupSpec, check_features, group_count, is_even, resolve
+from lightfast._groups import Groups, GroupSpec, check_features, group_count, is_even, resolve
 
 __all__ = ["Constraint", "PoolKind", "Scope", "add_offset", "center", "group_pool", "project_weight"]
 

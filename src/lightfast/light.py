@@ -247,7 +247,7 @@ def blobs_light(
     """Soft blobs of one light in another, as of lamps in a dim room: two (N, C) to (N, C, H, W).
 
     Each map is `(1 - w) first + w second` with `w = 1 - Π_k (1 - exp(-d_k² / 2 r_k²))`, where `d_k` is the
-    distance to a random centre in the image, and the radius `r_k` is between 1/10 and 3/10 of the longer
+    distance to a random center in the image, and the radius `r_k` is between 1/10 and 3/10 of the longer
     side.
 
     Args:
@@ -255,7 +255,7 @@ def blobs_light(
         second: illuminants (N, C) inside of them.
         size: (H, W) of the images.
         count: how many blobs an image has.
-        generator: where the random centres and radii come from.
+        generator: where the random centers and radii come from.
 
     >>> lights = blobs_light(torch.ones(2, 3), torch.full((2, 3), 0.5), (8, 8))
     >>> lights.shape, bool(((lights >= 0.5) & (lights <= 1)).all())
@@ -411,7 +411,7 @@ def _along(
 
 
 def _pixel_grid(size: Sequence[int], device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Pixel centres in pixels from the middle of the image: y as (H, 1), x as (W,)."""
+    """Pixel centers in pixels from the middle of the image: y as (H, 1), x as (W,)."""
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"size must be the height and the width of the images, not {tuple(size)}")
     y, x = (torch.arange(pixels, dtype=dtype, device=device) - (pixels - 1) / 2 for pixels in size)

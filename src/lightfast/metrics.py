@@ -56,7 +56,7 @@ def recovery_error(estimate: Tensor, truth: Tensor, dim: int = 1) -> Tensor:
 def reproduction_error(
     estimate: Tensor, truth: Tensor, form: Literal["paper", "finlayson"] = "paper", dim: int = 1
 ) -> Tensor:
-    """How coloured a white surface stays after correction with the estimate, in degrees.
+    """How colored a white surface stays after correction with the estimate, in degrees.
 
     The angle between a ratio of lights and (1, 1, 1), `arccos(Σ r_c / sqrt(3 Σ r_c²))` with `r = Î / I`
     channel by channel (`form="paper"`), or with `r = I / Î`, as Finlayson and Zakizadeh define it
@@ -117,7 +117,7 @@ def psnr(a: Tensor, b: Tensor, data_range: float = 1.0) -> Tensor:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Summary:
-    """A set of errors in six numbers, as the literature on colour constancy reports them.
+    """A set of errors in six numbers, as the literature on color constancy reports them.
 
     Attributes:
         mean: the mean.

@@ -13,11 +13,20 @@ import torch.nn.functional as F
 
 import lightfast as lf
 from lightfast import Groups, models
-from lightfast.backends import Constraint, Form, Operands, Statistics, center_act, center_relu_halve, choose, fit_weight
-from lightfast.backends.projection import _Fit
-from lightfast.backends.reference import Reference
-from lightfast.backends.triton import center_act as center_launches
-from lightfast.backends.triton.backend import Triton
+from lightfast._backends import (
+    Constraint,
+    Form,
+    Operands,
+    Statistics,
+    center_act,
+    center_relu_halve,
+    choose,
+    fit_weight,
+)
+from lightfast._backends.projection import _Fit
+from lightfast._backends.reference import Reference
+from lightfast._backends.triton import center_act as center_launches
+from lightfast._backends.triton.backend import Triton
 from lightfast.functional import center, group_pool, project_weight
 
 KERNELS, REFERENCE = Triton(trusted=True), Reference()
@@ -76,7 +85,7 @@ def spelled_out(u, bias, groups, slope, halved):
     return F.max_pool2d(z, 2) if halved else z, group_pool(v, groups).flatten(1)
 
 
-def gradients_of_gradients_of_centring() -> None:
+def gradients_of_gradients_of_centering() -> None:
     u, bias = torch.randn(2, 8, 4, 5), torch.randn(6)
     with kernels_on_the_cpu():
         for halved in (False, True):
@@ -95,7 +104,7 @@ def gradients_of_gradients_of_centring() -> None:
         torch.testing.assert_close(by_image, center_act(u, 3, 0.2, bias)[0])
 
 
-def rows_are_centred() -> None:
+def rows_are_centered() -> None:
     with kernels_on_the_cpu():
         rows, bias = torch.randn(5, 16), torch.randn(15)
         rows[:, 15:] = 0

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightfast.backends.constraint import Constraint, Form
-from lightfast.backends.operands import Features, Folded, Norm, Operands, Statistics
-from lightfast.backends.reference import Reference
-from lightfast.backends.tensors import layout_of
-from lightfast.groups import Groups
+from lightfast._backends.constraint import Constraint, Form
+from lightfast._backends.operands import Features, Folded, Norm, Operands, Statistics
+from lightfast._backends.reference import Reference
+from lightfast._backends.tensors import layout_of
+from lightfast._groups import Groups
 
 REFERENCE = Reference()
 _OF_PARAMETERS = ("db", "dγ", "dβ")
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     shortcut: bool
     bias: bool
     mode: str
-    """Of a norm: whose statistics. Of centring: with an offset, or without idle channels."""
+    """Of a norm: whose statistics. Of centering: with an offset, or without idle channels."""
     idle: bool
 
     def __str__(self) -> str:
@@ -384,9 +384,9 @@ def _of_halve(case: Case, backend: Reference, device: str) -> Results:
     exact_u = _exact(u, n).requires_grad_()
     v = exact_u if bias is None else exact_u + _exact(bias)[:, None, None]
     level_of_v = v.mean((2, 3)).unflatten(1, (case.groups, -1)).mean(2)
-    centred = v - level_of_v.repeat_interleave(n // case.groups, 1)[..., None, None]
+    centered = v - level_of_v.repeat_interleave(n // case.groups, 1)[..., None, None]
     height, width = (side // 2 * 2 for side in case.size)
-    windows = centred[..., :height, :width].unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 1, 2, 4, 3, 5)
+    windows = centered[..., :height, :width].unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 1, 2, 4, 3, 5)
     windows = windows.flatten(4)
     where = places[:, :n]
     chosen = windows.gather(4, where.long().clamp(max=3)[..., None])[..., 0]

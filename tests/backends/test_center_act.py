@@ -1,10 +1,10 @@
-"""Centring and activation in two passes: the formula, with its gradients, however it is computed."""
+"""Centering and activation in two passes: the formula, with its gradients, however it is computed."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lightfast.backends import center_act, center_relu_halve
+from lightfast._backends import center_act, center_relu_halve
 from lightfast.functional import center, group_pool
 
 SHAPES = [(3, 6), (3, 6, 5), (2, 15, 4, 7)]

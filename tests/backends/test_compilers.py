@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from operations import failures, native_cases
 
-from lightfast.backends.native import build
-from lightfast.backends.native.backend import Native, Passes
-from lightfast.backends.trust import verdict_on_passes
+from lightfast._backends.native import build
+from lightfast._backends.native.backend import Native, Passes
+from lightfast._backends.trust import verdict_on_passes
 
 # What a processor says that it has, of what compilers assume.
 AVX = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
@@ -60,7 +60,7 @@ def test_every_operation(compiler, flags, monkeypatch):
 
 SANITIZED = """
 import operations
-from lightfast.backends.native import backend
+from lightfast._backends.native import backend
 passes = backend._passes()
 assert passes is not None and not passes.refused
 found = operations.failures(operations.native_cases(), backend.Native(passes))
@@ -71,7 +71,7 @@ assert not found, found
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", ["-march=x86-64-v3 -O1", "-march=native -O1"])
 def test_nothing_is_read_or_written_that_should_not_be(flags, tmp_path, repository):
-    """Under the sanitizers of addresses and of undefined behaviour, which end the process that they object to."""
+    """Under the sanitizers of addresses and of undefined behavior, which end the process that they object to."""
     skip_without("gcc", flags.replace(" -O1", "").replace("-march=native", ""))
     runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     if not Path(runtime.stdout.strip()).is_absolute():

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightfast.backends import plans
-from lightfast.backends.plans import Plans
-from lightfast.backends.triton import launch
-from lightfast.backends.triton.launch import Launch, power_of_two
+from lightfast._backends import plans
+from lightfast._backends.plans import Plans
+from lightfast._backends.triton import launch
+from lightfast._backends.triton.launch import Launch, power_of_two
 
 
 class Kernel:

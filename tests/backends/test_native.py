@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 
 from lightfast import models
 from lightfast import nn as lfnn
-from lightfast.backends import Operands, Statistics, norm_act
-from lightfast.backends.native import backend as native
-from lightfast.backends.native.backend import Native
-from lightfast.backends.reference import Reference
+from lightfast._backends import Operands, Statistics, norm_act
+from lightfast._backends.native import backend as native
+from lightfast._backends.native.backend import Native
+from lightfast._backends.reference import Reference
 
 
 def run(u, shortcut, parameters, training, slope, weights):

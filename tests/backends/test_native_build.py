@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from lightfast.backends.native import build
+from lightfast._backends.native import build
 
 pytestmark = pytest.mark.skipif(
     platform.system() != "Linux" or shutil.which("gcc") is None, reason="the passes in C need Linux and a compiler"

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lightfast.backends import Operands, Statistics, norm_act
+from lightfast._backends import Operands, Statistics, norm_act
 from lightfast.functional import center, group_pool
 
 OPTIONS = list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False]))

@@ -4,9 +4,9 @@ import operations
 import pytest
 from operations import compare_in_c, native_cases, operation_of, triton_cases
 
-from lightfast.backends.native.backend import Native
-from lightfast.backends.reference import Reference
-from lightfast.backends.triton.backend import Triton
+from lightfast._backends.native.backend import Native
+from lightfast._backends.reference import Reference
+from lightfast._backends.triton.backend import Triton
 
 NAMES = ["norm_act", "infer", "center", "halve", "join", "fit_weight"]
 IN_C = native_cases()

@@ -9,8 +9,8 @@ from torch import nn
 
 import lightfast as lf
 from lightfast import models
-from lightfast.backends.native import backend as native
-from lightfast.backends.operators import _backward, _fit, _forward, _infer, _infer_folded
+from lightfast._backends.native import backend as native
+from lightfast._backends.operators import _backward, _fit, _forward, _infer, _infer_folded
 from lightfast.nn import ConvNormAct2d, Lift, lower
 
 OPTIONS = list(itertools.product([True, False], [0.0, 0.2, 1.0], [True, False]))

@@ -10,11 +10,11 @@ from torch import nn
 import lightfast as lf
 from lightfast import Groups
 from lightfast import nn as lfnn
-from lightfast.backends import Constraint, Form, fit_weight
-from lightfast.backends import constraint as constraints
-from lightfast.backends import projection as projections
-from lightfast.backends.native import backend as native
-from lightfast.backends.tensors import layout_of
+from lightfast._backends import Constraint, Form, fit_weight
+from lightfast._backends import constraint as constraints
+from lightfast._backends import projection as projections
+from lightfast._backends.native import backend as native
+from lightfast._backends.tensors import layout_of
 from lightfast.functional import project_weight
 from lightfast.nn import ConvNormAct2d, Lifted
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import lightfast
-from lightfast import backends
+from lightfast import _backends as backends
 
 SOURCE = Path(lightfast.__file__).parent
 ABOVE = [

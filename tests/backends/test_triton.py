@@ -4,14 +4,14 @@ import in_interpreter
 import pytest
 import torch
 
-from lightfast.backends.choose import backend_of
-from lightfast.backends.triton.backend import Triton
+from lightfast._backends.choose import backend_of
+from lightfast._backends.triton.backend import Triton
 
 PROGRAMS = [
     in_interpreter.saved_for_the_backward_pass,
     in_interpreter.in_parts,
-    in_interpreter.gradients_of_gradients_of_centring,
-    in_interpreter.rows_are_centred,
+    in_interpreter.gradients_of_gradients_of_centering,
+    in_interpreter.rows_are_centered,
     in_interpreter.not_a_number_stays_one,
     in_interpreter.joined_far_apart,
     in_interpreter.derivatives_of_projections,

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import torch
 
-from lightfast.backends.native import build
-from lightfast.backends.native.backend import Native, Passes
-from lightfast.backends.trust import EVERY_KIND, verdict, verdict_on_passes
+from lightfast._backends.native import build
+from lightfast._backends.native.backend import Native, Passes
+from lightfast._backends.trust import EVERY_KIND, verdict, verdict_on_passes
 
 # Of each library, the lines that are broken: the file, what stands there, what is put in its place, and what operations
 # are wrong then. They are small mistakes, such as one number of a map, or one kind of it.

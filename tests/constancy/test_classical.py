@@ -6,22 +6,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lightfast.constancy import CLASSICAL, gray_edge, max_rgb, principal_colour, shades_of_gray, white_patch
-from lightfast.data.nus import load_nus
+from lightfast._experiments.data.nus import load_nus
+from lightfast.constancy import CLASSICAL, gray_edge, max_rgb, principal_color, shades_of_gray, white_patch
 from lightfast.metrics import recovery_error, summary
 
 EVERY = pytest.mark.parametrize("name", list(CLASSICAL))
 LIGHT = torch.tensor([[0.9, 0.4, 0.2]])
 
 
-def _grey_scene(n=2):
-    """Grey things of all kinds under a light: every estimator should find it."""
+def _gray_scene(n=2):
+    """Gray things of all kinds under a light: every estimator should find it."""
     return torch.rand(n, 1, 24, 32).expand(-1, 3, -1, -1) * LIGHT[..., None, None]
 
 
 @EVERY
-def test_the_light_of_a_grey_world_is_found(name):
-    torch.testing.assert_close(CLASSICAL[name](_grey_scene()), F.normalize(LIGHT).expand(2, 3), atol=1e-4, rtol=0)
+def test_the_light_of_a_gray_world_is_found(name):
+    torch.testing.assert_close(CLASSICAL[name](_gray_scene()), F.normalize(LIGHT).expand(2, 3), atol=1e-4, rtol=0)
 
 
 @EVERY
@@ -91,7 +91,7 @@ def test_pca_is_the_first_eigenvector():
     order = along.argsort()
     chosen = pixels[:, torch.cat([order[:4], order[-4:]])]
     vector = torch.linalg.eigh(chosen @ chosen.T).eigenvectors[:, -1]
-    torch.testing.assert_close(principal_colour(images)[0], vector * vector.sum().sign(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(principal_color(images)[0], vector * vector.sum().sign(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_pca_is_the_first_eigenvector():
         (lambda x: gray_edge(x, order=3), "order 1 or 2"),
         (lambda x: gray_edge(x, sigma=0), "sigma"),
         (lambda x: max_rgb(x, percentile=101), "percentile"),
-        (lambda x: principal_colour(x, share=0), "share"),
+        (lambda x: principal_color(x, share=0), "share"),
         (lambda x: shades_of_gray(x, p=0.5), "at least 1"),
         (lambda x: white_patch(x[0]), r"\(N, 3, H, W\)"),
     ],

@@ -1,4 +1,4 @@
-"""Grey world and shades of grey."""
+"""Gray world and shades of gray."""
 
 import pytest
 import torch

@@ -1,12 +1,12 @@
-"""The network that weighs pixels by their grey levels, and its training."""
+"""The network that weighs pixels by their gray levels, and its training."""
 
 import math
 
 import pytest
 import torch
 
+from lightfast._experiments.engine import Recipe, train
 from lightfast.constancy import NeutralTask, QuasiUnsupervised, correct, gray_world
-from lightfast.engine import Recipe, train
 from lightfast.light import von_kries
 from lightfast.metrics import recovery_error
 
@@ -25,7 +25,7 @@ def test_any_size(network, size):
     torch.testing.assert_close(network(images).norm(dim=1), torch.ones(2))
 
 
-def test_weights_do_not_see_colours_or_exposure(network):
+def test_weights_do_not_see_colors_or_exposure(network):
     gray = torch.rand(1, 1, 12, 12)
     tinted = torch.cat([1.5 * gray, gray, 0.5 * gray], 1)
     torch.testing.assert_close(network.weights(tinted), network.weights(gray.expand(1, 3, 12, 12)))
@@ -55,8 +55,8 @@ def test_the_loss_is_zero_for_the_right_light():
     assert abs(loss.item()) < 1e-6 and logged["angle"].item() < 0.1
 
 
-def pictures_of_gray_and_coloured_things(count, seed):
-    """Bright things are grey and dark things are coloured, so grey levels tell what to trust, and the mean misleads."""
+def pictures_of_gray_and_colored_things(count, seed):
+    """Bright things are gray and dark things are colored, so gray levels tell what to trust, and the mean misleads."""
     generator = torch.Generator().manual_seed(seed)
     bright = torch.rand((count, 1, 16, 16), generator=generator) < 0.2
     cast = torch.rand((count, 3, 1, 1), generator=generator)
@@ -65,12 +65,12 @@ def pictures_of_gray_and_coloured_things(count, seed):
 
 
 def test_training_learns_what_is_gray(tmp_path):
-    images = pictures_of_gray_and_coloured_things(64, 0)
+    images = pictures_of_gray_and_colored_things(64, 0)
     task = NeutralTask((images.clamp(0, 1) * 255).to(torch.uint8))
     recipe = Recipe(40, batch_size=16, optimizer="adamw", lr=1e-2, schedule="cosine", warmup=5)
     network = train(QuasiUnsupervised(width=4, levels=1), task, recipe, tmp_path, progress=False)
     light = torch.tensor([[1.0, 0.6, 0.3]])
-    lit = von_kries(pictures_of_gray_and_coloured_things(16, 1), light)
+    lit = von_kries(pictures_of_gray_and_colored_things(16, 1), light)
     with torch.no_grad():
         learned = recovery_error(network(lit), light.expand(16, 3)).mean()
     naive = recovery_error(gray_world(lit), light.expand(16, 3)).mean()

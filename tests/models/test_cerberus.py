@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightfast import models
-from lightfast.backends.native import backend as native
+from lightfast._backends.native import backend as native
 from lightfast.functional import add_offset
 from lightfast.models.cerberus import Cerberus, LocalCerberus
 from lightfast.models.vocabulary import vocabulary
@@ -32,7 +32,7 @@ def test_parameters_are_the_papers(offset_groups, estimates, parameters):
         Cerberus(3, constrained=False),
         LocalCerberus(3, norm=True, constrained=False).eval(),
     ],
-    ids=["cerberus", "two estimates", "dropout", "local", "local, normalised", "free", "local, normalised, free"],
+    ids=["cerberus", "two estimates", "dropout", "local", "local, normalized", "free", "local, normalized, free"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_estimates_follow_offsets(network, dtype):
@@ -72,7 +72,7 @@ def test_images_are_joined_with_their_mean_in_c_as_in_torch(size, layout, monkey
     assert torch.equal(vocabulary(None).join_average(images)[:, ::2], images)
 
 
-def test_the_log_mean_bears_colours_far_apart():
+def test_the_log_mean_bears_colors_far_apart():
     images = torch.zeros(1, 3, 8, 8)
     images[0, 0, 0, 0], images[0, 1, 0, 0] = -300, 300
     found = vocabulary(3).join_average(images).offset[0]
@@ -115,7 +115,7 @@ def test_shapes(offset_groups):
     assert models.create("cerberus-local", offset_groups=offset_groups)(torch.rand(2, 3, 40, 70)).shape == (2, 3)
 
 
-def test_a_conventional_network_on_linear_colours_gives_no_negative_light():
+def test_a_conventional_network_on_linear_colors_gives_no_negative_light():
     assert (Cerberus(None)(10 * torch.randn(8, 3, 64, 64)) >= 0).all()
     assert (Cerberus(None, rectify=False)(10 * torch.randn(64, 3, 64, 64)) < 0).any()
 

@@ -28,8 +28,8 @@ def test_it_is_proven_equivariant():
     assert lf.certify(_network(), torch.randn(2, 3, 16, 16)).equivariant
 
 
-def test_the_answer_depends_on_colours_and_not_on_their_places():
-    """Blocks of 2x2 pixels are what is counted; where they lie matters for differences between neighbours alone."""
+def test_the_answer_depends_on_colors_and_not_on_their_places():
+    """Blocks of 2x2 pixels are what is counted; where they lie matters for differences between neighbors alone."""
     network = _network()
     x = torch.randn(1, 3, 8, 8).repeat_interleave(2, 2).repeat_interleave(2, 3)
     with torch.no_grad():
@@ -41,14 +41,14 @@ def test_the_answer_depends_on_colours_and_not_on_their_places():
 def test_a_histogram_counts_everything_once():
     network = ChromaHistogram(bins=16, channels=(4, 8), reach=1.0)
     red, blue = torch.tensor([0.3, -5.0]), torch.tensor([-0.2, 5.0])
-    colours = torch.stack([red, torch.zeros(2), blue])[None]
-    counts = network._histogram(colours, torch.tensor([[1.0, 3.0]]))
+    colors = torch.stack([red, torch.zeros(2), blue])[None]
+    counts = network._histogram(colors, torch.tensor([[1.0, 3.0]]))
     torch.testing.assert_close(counts.sum(), torch.tensor(1.0))
     inside = counts[0, 1:, :-1]
-    centres = network.centres
+    centers = network.centers
     torch.testing.assert_close(inside.sum(), torch.tensor(0.25))
-    torch.testing.assert_close((inside.sum(1) * centres[1:]).sum() / 0.25, torch.tensor(0.3))
-    torch.testing.assert_close((inside.sum(0) * centres[:-1]).sum() / 0.25, torch.tensor(-0.2))
+    torch.testing.assert_close((inside.sum(1) * centers[1:]).sum() / 0.25, torch.tensor(0.3))
+    torch.testing.assert_close((inside.sum(0) * centers[:-1]).sum() / 0.25, torch.tensor(-0.2))
     torch.testing.assert_close(counts[0, 0, -1], torch.tensor(0.75))
 
 

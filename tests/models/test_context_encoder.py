@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import lightfast as lf
-from lightfast.equivariance import assert_equivariant, equivariance_error
+from lightfast._equivariance import assert_equivariant, equivariance_error
 from lightfast.functional import add_offset
 from lightfast.models.context_encoder import ContextDiscriminator, ContextEncoder
 
@@ -92,8 +92,8 @@ def test_the_discriminator_gives_a_score_an_image():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"offset_groups": 2}, "colours have 3 groups"),
-        ({"offset_groups": 3, "base": 64}, "must divide into the 3 colours"),
+        ({"offset_groups": 2}, "colors have 3 groups"),
+        ({"offset_groups": 3, "base": 64}, "must divide into the 3 colors"),
         ({"offset_groups": 3, "classes": 5}, "takes no classes"),
         ({"offset_groups": 3, "scope": "pixel"}, "no other scope"),
     ],

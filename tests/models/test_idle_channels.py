@@ -7,9 +7,9 @@ import torch
 
 import lightfast as lf
 from lightfast import models
-from lightfast.backends import choose
-from lightfast.backends.reference import Reference
-from lightfast.backends.triton.backend import Triton
+from lightfast._backends import choose
+from lightfast._backends.reference import Reference
+from lightfast._backends.triton.backend import Triton
 
 NETWORKS = [
     ("resnet20", {}, 16),

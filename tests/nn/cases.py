@@ -24,7 +24,7 @@ class Case:
     positions: tuple[int, ...] = (5, 4)
     dim: int = 1
     out_groups: Callable[[Groups], Groups] = lambda groups: groups
-    same_when_centred: bool = False
+    same_when_centered: bool = False
     """Whether the layer is torch's on a map without group means."""
 
     def input(self, groups: Groups, dtype: torch.dtype = torch.float64, images: int = 3) -> torch.Tensor:
@@ -62,7 +62,7 @@ def _adapted(name: str, ours, theirs, arguments=lambda groups: (), positions=(5,
         lambda groups: theirs(*arguments(groups), **torch_options),
         positions,
         options.get("dim", -1 if ours is lf.nn.LayerNorm else 1),
-        same_when_centred=options.get("pool", "mean") == "mean" and options.get("scope", "image") == "image",
+        same_when_centered=options.get("pool", "mean") == "mean" and options.get("scope", "image") == "image",
     )
 
 
@@ -147,7 +147,7 @@ ADAPTED = [
         "LayerNorm over positions",
         lambda g: lf.nn.LayerNorm((g.features, 5, 4), offset_groups=g),
         lambda g: nn.LayerNorm((g.features, 5, 4)),
-        same_when_centred=True,
+        same_when_centered=True,
     ),
     _adapted("GroupNorm", lf.nn.GroupNorm, nn.GroupNorm, lambda g: (1, g.features)),
     _adapted("InstanceNorm1d", lf.nn.InstanceNorm1d, nn.InstanceNorm1d, _features, (6,), affine=True),
@@ -221,15 +221,15 @@ COMPOSED = [
         lambda g: lf.nn.AvgPool1d(2, ceil_mode=True),
         lambda g: nn.AvgPool1d(2, ceil_mode=True),
         (5,),
-        same_when_centred=True,
+        same_when_centered=True,
     ),
     Case(
         "AvgPool2d",
         lambda g: lf.nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
         lambda g: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
-        same_when_centred=True,
+        same_when_centered=True,
     ),
-    Case("AvgPool3d", lambda g: lf.nn.AvgPool3d(2), lambda g: nn.AvgPool3d(2), (2, 3, 2), same_when_centred=True),
+    Case("AvgPool3d", lambda g: lf.nn.AvgPool3d(2), lambda g: nn.AvgPool3d(2), (2, 3, 2), same_when_centered=True),
     Case("AdaptiveAvgPool2d", lambda g: lf.nn.AdaptiveAvgPool2d(2), lambda g: nn.AdaptiveAvgPool2d(2)),
     Case("AdaptiveMaxPool2d", lambda g: lf.nn.AdaptiveMaxPool2d(2), lambda g: nn.AdaptiveMaxPool2d(2)),
     Case("Upsample nearest", lambda g: lf.nn.Upsample(scale_factor=2), lambda g: nn.Upsample(scale_factor=2)),
@@ -253,7 +253,7 @@ COMPOSED = [
         lambda g: _Attention(nn.MultiheadAttention(g.features, g.features, batch_first=True)),
         (4,),
         dim=-1,
-        same_when_centred=True,
+        same_when_centered=True,
     ),
 ]
 

@@ -10,8 +10,8 @@ from cases import LINEAR
 from torch import nn
 
 import lightfast as lf
-from lightfast import Groups, deploy, models
-from lightfast.backends import Form
+from lightfast import Groups, _fuse, models
+from lightfast._backends import Form
 
 GROUPS = Groups.interleaved(6, 3)
 
@@ -28,7 +28,7 @@ def fresh(layer):
 
 def made_of(layer):
     """What a layer or a fused unit keeps of its weight, by form."""
-    cache = layer._plans.weights if isinstance(layer, deploy._FusedUnit) else layer._kept
+    cache = layer._plans.weights if isinstance(layer, _fuse._FusedUnit) else layer._kept
     return {} if cache._kept is None else cache._kept.made
 
 
@@ -309,7 +309,7 @@ def settled(model, x):
 
 
 def fused_units(model):
-    return [module for module in model.modules() if isinstance(module, deploy._FusedUnit)]
+    return [module for module in model.modules() if isinstance(module, _fuse._FusedUnit)]
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ def adapted(request) -> Case:
 
 
 def randomised(layer: nn.Module) -> nn.Module:
-    """Away from the special values of fresh layers: scales of 1, shifts of 0, running statistics of a centred map."""
+    """Away from the special values of fresh layers: scales of 1, shifts of 0, running statistics of a centered map."""
     generator = torch.Generator().manual_seed(2)
     for name, tensor in layer.state_dict().items():
         if tensor.is_floating_point():
@@ -58,8 +58,8 @@ def input_groups(case: Case, groups: Groups) -> Groups:
     return groups.repeat(2) if case.name == "Maxout" else groups
 
 
-def test_it_is_the_torch_layer_on_a_centred_map(case):
-    if not case.same_when_centred:
+def test_it_is_the_torch_layer_on_a_centered_map(case):
+    if not case.same_when_centered:
         pytest.skip("not so for this layer: its weight is projected, its pooling is another, or it is torch's own")
     layer = randomised(case.build(INTERLEAVED)).double()
     theirs = case.torch_layer(INTERLEAVED).double()

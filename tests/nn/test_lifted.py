@@ -7,8 +7,8 @@ from torch import nn
 
 import lightfast as lf
 from lightfast import assert_equivariant
-from lightfast.backends import Form, fit_weight
-from lightfast.backends.tensors import fit_channels
+from lightfast._backends import Form, fit_weight
+from lightfast._backends.tensors import fit_channels
 from lightfast.functional import add_offset, center, group_pool
 from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, Lifted, SqueezeNormAct, lower
 
@@ -152,7 +152,7 @@ def test_the_kernels_on_a_gpu(name, options, size, layout):
     torch.testing.assert_close(got.double().cpu(), expected, atol=1e-3, rtol=1e-4)
     whole = sum(other.grad.norm() ** 2 for other in twin.parameters()) ** 0.5
     for one, other in zip(network.parameters(), twin.parameters(), strict=True):
-        # Biases before a centring have no gradient but rounding.
+        # Biases before a centering have no gradient but rounding.
         assert (one.grad.cpu() - other.grad).norm() <= 1e-3 * other.grad.norm() + 1e-5 * whole
     network.eval()
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightfast.equivariance import assert_equivariant
+from lightfast._equivariance import assert_equivariant
 from lightfast.functional import center, group_pool
 from lightfast.nn import ConvTransposeNormAct2d, LeakyReLU, Lift, Lifted, SqueezeNormAct, lower
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lightfast.tasks.illuminant_plans import ILLUMINANT_PLANS
-from lightfast.tasks.inpainting_plans import INPAINTING_PLANS
-from lightfast.tasks.plans import PLANS
+from lightfast._experiments.illuminant.plans import ILLUMINANT_PLANS
+from lightfast._experiments.inpainting.plans import INPAINTING_PLANS
+from lightfast._experiments.recognition.plans import PLANS
 
 ALL = [PLANS["paper"], ILLUMINANT_PLANS["best"], INPAINTING_PLANS["slim"]]
 

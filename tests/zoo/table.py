@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightfast.convert import convert
+from lightfast._convert import convert
 from tests import zoo
 from tests.zoo.convolutional import Bottleneck
 
@@ -184,7 +184,7 @@ NETWORKS = [
     ),
 ]
 
-HEADER = "| network | from | converts | output | left plain, on centred maps |\n|---|---|---|---|---|"
+HEADER = "| network | from | converts | output | left plain, on centered maps |\n|---|---|---|---|---|"
 
 
 def row(entry: Entry) -> tuple[str, nn.Module | None]:

@@ -1,11 +1,11 @@
-"""Colour constancy without labels: what colour is the light, and the image without it.
+"""Color constancy without labels: what color is the light, and the image without it.
 
 An estimator takes linear images (N, 3, H, W) and an optional `mask` (N, 1, H, W), true where a pixel counts, and
 gives illuminants (N, 3) of norm 1. :func:`correct` divides them out.
 """
 
 from lightfast.constancy._correct import correct
-from lightfast.constancy._edges import gray_edge, max_rgb, principal_colour, white_patch
+from lightfast.constancy._edges import gray_edge, max_rgb, principal_color, white_patch
 from lightfast.constancy._statistics import gray_world, shades_of_gray
 from lightfast.constancy.classical import CLASSICAL
 from lightfast.constancy.quasi_unsupervised import NeutralTask, QuasiUnsupervised
@@ -18,7 +18,7 @@ __all__ = [
     "gray_edge",
     "gray_world",
     "max_rgb",
-    "principal_colour",
+    "principal_color",
     "shades_of_gray",
     "white_patch",
 ]

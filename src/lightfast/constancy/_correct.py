@@ -15,7 +15,7 @@ _DARKEST = 1e-4
 
 
 def correct(linear_images: Tensor, illuminants: Tensor) -> Tensor:
-    """The images without the colour of their light: channel `c` divided by `sqrt(3) I_c`.
+    """The images without the color of their light: channel `c` divided by `sqrt(3) I_c`.
 
     White light of norm 1, `I_c = 1 / sqrt(3)`, changes nothing. Nothing is clipped.
 

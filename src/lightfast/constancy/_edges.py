@@ -1,4 +1,4 @@
-"""Estimators from the brightest pixels, from edges, and from the colours along the brightest direction."""
+"""Estimators from the brightest pixels, from edges, and from the colors along the brightest direction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lightfast.constancy._statistics import check_images, shades_of_gray, unit
 
-__all__ = ["gray_edge", "max_rgb", "principal_colour", "white_patch"]
+__all__ = ["gray_edge", "max_rgb", "principal_color", "white_patch"]
 
 
 def white_patch(linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -56,7 +56,7 @@ def max_rgb(linear_images: Tensor, mask: Tensor | None = None, percentile: float
 def gray_edge(
     linear_images: Tensor, mask: Tensor | None = None, order: int = 1, p: float = 1, sigma: float = 1
 ) -> Tensor:
-    """Grey edge (van de Weijer et al. 2007): the Minkowski mean of the derivatives has the colour of the light.
+    """Gray edge (van de Weijer et al. 2007): the Minkowski mean of the derivatives has the color of the light.
 
     First order: `|∇x| = sqrt(x_u² + x_v²)`. Second: `sqrt(x_uu² + 4 x_uv² + x_vv²)`. Derivatives are of the image
     smoothed by a Gaussian, with the border repeated. Where they reach into masked pixels they do not count.
@@ -76,7 +76,7 @@ def gray_edge(
     tensor([[0.6000, 0.8000, 0.0000]])
     """
     if order not in (1, 2):
-        raise ValueError(f"grey edge has order 1 or 2, not {order}")
+        raise ValueError(f"gray edge has order 1 or 2, not {order}")
     if not sigma > 0:
         raise ValueError(f"sigma must be above 0, since derivatives are of the smoothed image; got {sigma}")
     check_images(linear_images, mask)
@@ -103,10 +103,10 @@ def gray_edge(
     return shades_of_gray(strength, mask, p=p)
 
 
-def principal_colour(linear_images: Tensor, mask: Tensor | None = None, share: float = 3.5) -> Tensor:
-    """PCA of bright and dark pixels (Cheng et al. 2014): the first principal direction of their colours is the light.
+def principal_color(linear_images: Tensor, mask: Tensor | None = None, share: float = 3.5) -> Tensor:
+    """PCA of bright and dark pixels (Cheng et al. 2014): the first principal direction of their colors is the light.
 
-    Pixels are ordered by how far they reach along the mean colour; the `share` per cent at either end are kept, and the
+    Pixels are ordered by how far they reach along the mean color; the `share` per cent at either end are kept, and the
     light is the eigenvector of `Σ x xᵀ` with the largest eigenvalue.
 
     Args:
@@ -117,7 +117,7 @@ def principal_colour(linear_images: Tensor, mask: Tensor | None = None, share: f
     Returns:
         Illuminants (N, 3) of norm 1.
 
-    >>> principal_colour(torch.tensor([3.0, 4.0, 0.0]).reshape(1, 3, 1, 1))
+    >>> principal_color(torch.tensor([3.0, 4.0, 0.0]).reshape(1, 3, 1, 1))
     tensor([[0.6000, 0.8000, 0.0000]])
     """
     if not 0 < share <= 50:

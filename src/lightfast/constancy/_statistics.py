@@ -1,4 +1,4 @@
-"""Estimators that need no training: what the colours of an image average to is the light."""
+"""Estimators that need no training: what the colors of an image average to is the light."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["gray_world", "shades_of_gray", "unit"]
 
 
 def gray_world(linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Grey world (Buchsbaum 1980): the mean colour of an image is the colour of its light.
+    """Gray world (Buchsbaum 1980): the mean color of an image is the color of its light.
 
     Args:
         linear_images: (N, 3, H, W), linear in light.
@@ -25,9 +25,9 @@ def gray_world(linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def shades_of_gray(linear_images: Tensor, mask: Tensor | None = None, p: float = 6) -> Tensor:
-    """Shades of grey (Finlayson and Trezzi 2004): the light is the Minkowski mean `(mean x_c^p)^(1/p)`.
+    """Shades of gray (Finlayson and Trezzi 2004): the light is the Minkowski mean `(mean x_c^p)^(1/p)`.
 
-    `p = 1` is grey world; the larger `p`, the more the brightest pixels count.
+    `p = 1` is gray world; the larger `p`, the more the brightest pixels count.
 
     Args:
         linear_images: (N, 3, H, W), linear in light; negative values count as 0.
@@ -41,7 +41,7 @@ def shades_of_gray(linear_images: Tensor, mask: Tensor | None = None, p: float =
     tensor([[0.6000, 0.8000, 0.0000]])
     """
     if not p >= 1:
-        raise ValueError(f"the exponent of shades of grey must be at least 1, but is {p}")
+        raise ValueError(f"the exponent of shades of gray must be at least 1, but is {p}")
     check_images(linear_images, mask)
     x = linear_images.clamp(min=0)
     # Brought to a largest value of 1, powers neither overflow nor vanish, and the norm does not care.
@@ -57,15 +57,15 @@ def shades_of_gray(linear_images: Tensor, mask: Tensor | None = None, p: float =
     return unit(mean if p == 1 else torch.where(mean > lowest, mean.clamp(min=lowest) ** (1 / p), mean))
 
 
-def unit(colours: Tensor) -> Tensor:
-    """Colours (N, 3) of norm 1; black, which has no direction, becomes white.
+def unit(colors: Tensor) -> Tensor:
+    """Colors (N, 3) of norm 1; black, which has no direction, becomes white.
 
     >>> unit(torch.tensor([[0.0, 0.0, 0.0], [0.0, 5.0, 0.0]]))
     tensor([[0.5774, 0.5774, 0.5774],
             [0.0000, 1.0000, 0.0000]])
     """
-    black = (colours == 0).all(1, keepdim=True)
-    return torch.nn.functional.normalize(torch.where(black, torch.ones_like(colours), colours), dim=1, eps=1e-30)
+    black = (colors == 0).all(1, keepdim=True)
+    return torch.nn.functional.normalize(torch.where(black, torch.ones_like(colors), colors), dim=1, eps=1e-30)
 
 
 def check_images(linear_images: Tensor, mask: Tensor | None) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from lightfast.constancy._edges import gray_edge, max_rgb, principal_colour, white_patch
+from lightfast.constancy._edges import gray_edge, max_rgb, principal_color, white_patch
 from lightfast.constancy._statistics import gray_world, shades_of_gray
 
 __all__ = ["CLASSICAL", "ClassicalEstimator"]
@@ -32,12 +32,12 @@ class ClassicalEstimator:
 
 
 CLASSICAL: Mapping[str, ClassicalEstimator] = {
-    "gray-world": ClassicalEstimator("Grey world", gray_world),
+    "gray-world": ClassicalEstimator("Gray world", gray_world),
     "white-patch": ClassicalEstimator("White patch", white_patch),
     "max-rgb": ClassicalEstimator("Max-RGB, 99th percentile", max_rgb),
-    "shades-of-gray": ClassicalEstimator("Shades of grey, p = 6", shades_of_gray),
-    "gray-edge-1": ClassicalEstimator("Grey edge, first order", gray_edge),
-    "gray-edge-2": ClassicalEstimator("Grey edge, second order", partial(gray_edge, order=2)),
-    "pca": ClassicalEstimator("PCA of Cheng et al.", principal_colour),
+    "shades-of-gray": ClassicalEstimator("Shades of gray, p = 6", shades_of_gray),
+    "gray-edge-1": ClassicalEstimator("Gray edge, first order", gray_edge),
+    "gray-edge-2": ClassicalEstimator("Gray edge, second order", partial(gray_edge, order=2)),
+    "pca": ClassicalEstimator("PCA of Cheng et al.", principal_color),
 }
 """By the names that users type."""

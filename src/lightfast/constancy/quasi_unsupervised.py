@@ -1,8 +1,8 @@
-"""Quasi-unsupervised colour constancy (Bianco and Cusano, CVPR 2019), at a small size.
+"""Quasi-unsupervised color constancy (Bianco and Cusano, CVPR 2019), at a small size.
 
-A network sees the image without its colours and says how much each pixel counts; the illuminant is the weighted mean
-colour. It is trained on ordinary photographs, which are balanced already, to find weights for which they come out
-neutral: to look at things that are grey whatever the light. No illuminant is ever measured.
+A network sees the image without its colors and says how much each pixel counts; the illuminant is the weighted mean
+color. It is trained on ordinary photographs, which are balanced already, to find weights for which they come out
+neutral: to look at things that are gray whatever the light. No illuminant is ever measured.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["NeutralTask", "QuasiUnsupervised"]
 
 
 class QuasiUnsupervised(nn.Module):
-    """An illuminant estimator whose weights come from grey levels alone.
+    """An illuminant estimator whose weights come from gray levels alone.
 
-    The grey image is the mean of the channels to the power 1/2.2, divided by its mean, so exposure does not matter. A
+    The gray image is the mean of the channels to the power 1/2.2, divided by its mean, so exposure does not matter. A
     U-Net turns it into a map of weights that sum to 1 (a softmax over the pixels), and the estimate is the weighted
-    mean colour, brought to norm 1.
+    mean color, brought to norm 1.
 
     Args:
         width: features at full size; doubled at each level below.
@@ -86,8 +86,8 @@ class NeutralTask:
 
     The loss is 1 minus the cosine between the estimated illuminant and the one under which the image was shown. That
     one is white for a share of the images and a random light for the others: the estimate is a weighted mean, so light
-    on the colours changes nothing that can be learned from them, but it makes the grey image the weights come from as
-    it will be under coloured light.
+    on the colors changes nothing that can be learned from them, but it makes the gray image the weights come from as
+    it will be under colored light.
 
     Args:
         images: sRGB photographs, uint8 (N, 3, H, W).

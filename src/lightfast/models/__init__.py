@@ -9,7 +9,7 @@ from torch import nn
 from lightfast.functional import Scope
 from lightfast.models.cerberus import Cerberus, LocalCerberus
 from lightfast.models.chroma_histogram import ChromaHistogram
-from lightfast.models.colour_statistics import ColourStatistics
+from lightfast.models.color_statistics import ColorStatistics
 from lightfast.models.context_encoder import ContextEncoder
 from lightfast.models.resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
 from lightfast.models.resnet9 import ResNet9
@@ -21,7 +21,7 @@ ESTIMATORS = {
     "cerberus": Cerberus,
     "cerberus-local": LocalCerberus,
     "chroma-histogram": ChromaHistogram,
-    "colour-statistics": ColourStatistics,
+    "color-statistics": ColorStatistics,
 }
 INPAINTERS: dict[str, dict[str, Any]] = {
     "context-encoder": {},
@@ -52,7 +52,7 @@ def create(
 
     Args:
         name: one of :func:`names`.
-        offset_groups: the number of groups, 3 for colour; None for the conventional network.
+        offset_groups: the number of groups, 3 for color; None for the conventional network.
         classes: the number of scores; by default 10 for CIFAR networks and 1000 for ImageNet's.
         scope: whether groups are pooled over the `image` or at each `pixel`.
         constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
@@ -61,7 +61,7 @@ def create(
 
     Returns:
         A module from (N, 3, H, W) to scores (N, classes). Those of an equivariant network do not change with offsets.
-        `cerberus`, `cerberus-local`, `chroma-histogram` and `colour-statistics` give illuminants (N, 3) instead, and
+        `cerberus`, `cerberus-local`, `chroma-histogram` and `color-statistics` give illuminants (N, 3) instead, and
         `context-encoder` and the smaller `context-encoder-slim` the middle of an image (N, 3, 64, 64), which follow
         them.
 

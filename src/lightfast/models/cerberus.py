@@ -1,8 +1,8 @@
-"""Color Cerberus: from an image to the colour of its light, written once for plain and for lifted maps.
+"""Color Cerberus: from an image to the color of its light, written once for plain and for lifted maps.
 
 The equivariant networks answer in log RGB. They hold every map as `z + G o` (see :mod:`lightfast.nn._lifted`), where
-`o` starts as the log RGB of the image's mean colour: `o = -log mean exp(-x)` over the pixels. So their answer is the
-grey world's, plus what the network adds to it, which no light can change.
+`o` starts as the log RGB of the image's mean color: `o = -log mean exp(-x)` over the pixels. So their answer is the
+gray world's, plus what the network adds to it, which no light can change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Cerberus(nn.Module):
     Args:
         offset_groups: 3 for the equivariant network, on log RGB; None for the conventional one.
         estimates: k, how many illuminants are given.
-        rectify: end with a ReLU, as light has no negative colour: for a conventional network on linear RGB. On log RGB,
+        rectify: end with a ReLU, as light has no negative color: for a conventional network on linear RGB. On log RGB,
             with one output a group, the equivariant ReLU does nothing.
         size: height and width of the images, a multiple of 16.
         channels: of the four convolutions; an equivariant network has the nearest multiples of the groups.
@@ -135,7 +135,7 @@ class LocalCerberus(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         words, start = self.words, _joined(self.words, images)
         # A map without its offset answers to no light, so any function of it is fit for a confidence, or to be added to
-        # the mean colour: what the layers take out of it on the way need not come back.
+        # the mean color: what the layers take out of it on the way need not come back.
         x = self.dropout(self.stages(words.without_offset(start)))
         x = self.dropout(self.mix(x))
         weights = words.convolve(self.confidence, x).flatten(2).softmax(2)
@@ -175,6 +175,6 @@ def _conv(words: ColorVocabulary, inputs: int, outputs: int, kernel: int) -> Any
 
 
 def _start_small(layer: Any) -> None:
-    """Let training begin from the mean colour, or from equal confidence."""
+    """Let training begin from the mean color, or from equal confidence."""
     nn.init.normal_(layer.weight, std=0.01)
     nn.init.zeros_(layer.bias)

@@ -57,7 +57,7 @@ class ContextEncoder(nn.Module):
         words = self.words = color_vocabulary(offset_groups, constrained)
         base, bottleneck = base or words.width(64), bottleneck or words.width(4000)
         if (words.width(base), words.width(bottleneck)) != (base, bottleneck):
-            raise ValueError(f"widths must divide into the 3 colours, which {base} and {bottleneck} do not both")
+            raise ValueError(f"widths must divide into the 3 colors, which {base} and {bottleneck} do not both")
         self.tanh, self.carry = tanh and offset_groups is None, carry
         widths = [base, base, 2 * base, 4 * base, 8 * base]
         self.enter = words.enter(keep_offset=True)
@@ -67,7 +67,7 @@ class ContextEncoder(nn.Module):
         self.expand = words.expand(bottleneck, widths[-1], 4)
         self.decoder = nn.Sequential(*(words.up(*features) for features in pairwise(widths[:0:-1])))
         self.last = words.last_up(base, 3)
-        _initialise(self)
+        _initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1:] != (3, 128, 128):
@@ -107,7 +107,7 @@ class ContextDiscriminator(nn.Module):
                 nn.LeakyReLU(_SLOPE, inplace=True),
             ]
         self.layers, self.score = nn.Sequential(*layers), nn.Conv2d(8 * base, 1, 4)
-        _initialise(self)
+        _initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         # As its weights lie, which the engine decides: images that were filled in come as they were computed.
@@ -117,7 +117,7 @@ class ContextDiscriminator(nn.Module):
         return self.score(self.layers(2 * images - 1)).flatten()
 
 
-def _initialise(network: nn.Module) -> None:
+def _initialize(network: nn.Module) -> None:
     """Normal weights of standard deviation 0.02, as generative adversarial networks of convolutions start."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):

@@ -77,7 +77,7 @@ class CifarResNet(nn.Module):
                 inputs = width
         self.blocks = nn.Sequential(*blocks)
         self.head = words.classify(inputs, classes)
-        initialise(self)
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(self.enter(images))))
@@ -115,14 +115,14 @@ class ImageNetResNet(nn.Module):
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = words.classify(inputs, classes)
-        initialise(self)
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.blocks(self.pool(self.stem(self.enter(images)))))
 
 
-def initialise(network: nn.Module) -> None:
-    """He et al.'s normal initialisation of every convolution; norms and linear layers as torch has them."""
+def initialize(network: nn.Module) -> None:
+    """He et al.'s normal initialization of every convolution; norms and linear layers as torch has them."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lightfast.models.resnet import initialise
+from lightfast.models.resnet import initialize
 from lightfast.models.vocabulary import Vocabulary
 
 __all__ = ["ResNet9"]
@@ -37,7 +37,7 @@ class ResNet9(nn.Module):
         )
         self.pool = words.max_pool(2, 2, 0)
         self.head = words.classify(widths[3], classes)
-        initialise(self)
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.pool(self.stages(self.stem(self.enter(images))))

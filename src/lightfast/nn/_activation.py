@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast.functional import combine_offset
-from lightfast.groups import Groups, GroupSpec, resolve
 from lightfast.nn._adapter import Adapted
 
 __all__ = ["ELU", "GELU", "Hardswish", "LeakyReLU", "Maxout", "PReLU", "ReLU", "SiLU", "Sigmoid", "Tanh"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightfast._groups import Groups, GroupSpec, group_count, resolve
 from lightfast.functional import PoolKind, Scope, add_offset, group_pool
-from lightfast.groups import Groups, GroupSpec, group_count, resolve
 
 __all__ = ["Adapted", "Adapter", "GroupPool"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightfast._groups import GroupSpec, resolve
 from lightfast.functional import add_offset, group_pool
-from lightfast.groups import GroupSpec, resolve
 
 __all__ = ["MultiheadAttention"]
 
@@ -45,9 +45,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         # Zero or False shows a token; True, or minus infinity in a mask that is added, hides it.
         shown = None if key_padding_mask is None else (key_padding_mask == 0)[..., None]
         offset = group_pool(tokens, self.offset_groups, dim=2, mask=shown)
-        centred = add_offset(tokens, -offset, self.offset_groups, dim=2)
-        centred = centred if self.batch_first else centred.transpose(0, 1)
-        out, weights = super().forward(centred, centred, centred, key_padding_mask, **kwargs)
+        centered = add_offset(tokens, -offset, self.offset_groups, dim=2)
+        centered = centered if self.batch_first else centered.transpose(0, 1)
+        out, weights = super().forward(centered, centered, centered, key_padding_mask, **kwargs)
         if not self.batch_first:
             offset = offset.transpose(0, 1)
         return add_offset(out, offset, self.offset_groups, dim=2), weights

@@ -8,15 +8,15 @@ from math import isclose
 import torch
 from torch import Tensor, nn
 
+from lightfast._groups import GroupSpec
 from lightfast.functional import PoolKind, Scope, add_offset
-from lightfast.groups import GroupSpec
 from lightfast.nn._adapter import GroupPool, as_pool
 
 __all__ = ["AffineCombination", "Residual"]
 
 
 class Residual(nn.Module):
-    """`f(x) + s(x) - G φ(s(x))`: of two equivariant maps one is centred, so that the sum moves by `Δ` and not by `2Δ`.
+    """`f(x) + s(x) - G φ(s(x))`: of two equivariant maps one is centered, so that the sum moves by `Δ` and not by `2Δ`.
 
     Args:
         f: the body.

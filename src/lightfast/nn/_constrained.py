@@ -8,10 +8,10 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightfast.backends import Constraint, Form, WeightCache, exported, fit_weight
+from lightfast._backends import Constraint, Form, WeightCache, exported, fit_weight
+from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast.functional import Constraint as Taps
 from lightfast.functional import check_feasible
-from lightfast.groups import Groups, GroupSpec, resolve
 
 __all__ = ["Constrained", "InOutGroups"]
 

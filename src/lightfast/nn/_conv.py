@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.backends import applied_weight, without_saving
+from lightfast._backends import applied_weight, without_saving
+from lightfast._groups import check_features
 from lightfast.functional import Constraint, add_offset, group_pool
-from lightfast.groups import check_features
 from lightfast.nn._constrained import Constrained, InOutGroups
 from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
 

@@ -1,12 +1,12 @@
-"""Whole groups that are missing, as when a light leaves a colour channel dark: drop them in training, fill them in."""
+"""Whole groups that are missing, as when a light leaves a color channel dark: drop them in training, fill them in."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from lightfast._groups import GroupSpec, group_count
 from lightfast.functional import group_pool, spread
-from lightfast.groups import GroupSpec, group_count
 
 __all__ = ["GroupDropout", "GroupFill"]
 
@@ -15,7 +15,7 @@ class GroupDropout(nn.Module):
     """Drop whole groups of features in training: all of a dropped group falls to the group's mean over the image.
 
     In log RGB with a lower limit, a light without blue turns the blue channel into a constant. That is what a dropped
-    group is too: a constant map, and zero where the map is centred. Nothing is scaled up in return, as evaluation
+    group is too: a constant map, and zero where the map is centered. Nothing is scaled up in return, as evaluation
     has all channels at their usual size. Since the constant is the group's own mean, the layer is equivariant.
 
     No image loses all its groups: if chance has it so, one of them is kept.

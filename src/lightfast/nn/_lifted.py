@@ -1,6 +1,6 @@
 """Lifted maps: an equivariant map held as an invariant map and the offset of each group, `x = z + G o`.
 
-Where groups are pooled over the whole image, offsets pass through every layer by themselves: convolution, normalisation
+Where groups are pooled over the whole image, offsets pass through every layer by themselves: convolution, normalization
 and activation act on `z` alone, and change `o` by what they take out of `z`. So `z` is an ordinary map, which may be
 padded with zeros (that is padding `x` with the offset) and computed in low precision whatever the offset, and nothing
 is spent on carrying the offset through it. A network of these layers is the network of the ordinary ones, computed
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from lightfast.backends import UnitPlans, conv_norm_act
+from lightfast._backends import UnitPlans, conv_norm_act
 from lightfast.functional import add_offset, group_pool
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
@@ -115,7 +115,7 @@ class ConvNormAct2d(_Unit):
     """Convolution, batch norm, an optional shortcut, and a (leaky) ReLU, on lifted maps: the formula is in `norm_act`.
 
     The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
-    another with the shortcut centred; outside the map the convolution sees the offset.
+    another with the shortcut centered; outside the map the convolution sees the offset.
 
     Args:
         in_channels: m.

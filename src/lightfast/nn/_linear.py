@@ -7,8 +7,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.backends import applied_weight
-from lightfast.groups import check_features
+from lightfast._backends import applied_weight
+from lightfast._groups import check_features
 from lightfast.nn._constrained import Constrained, InOutGroups
 
 __all__ = ["Linear"]

@@ -1,4 +1,4 @@
-"""Normalisation: of the map without its group means, which are added back."""
+"""Normalization: of the map without its group means, which are added back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from lightfast.groups import GroupSpec
+from lightfast._groups import GroupSpec
 from lightfast.nn._adapter import Adapted
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class _FeatureNorm(Adapted):
-    """Normalisation that knows its number of features."""
+    """Normalization that knows its number of features."""
 
     num_features: int
 
@@ -31,21 +31,21 @@ class _FeatureNorm(Adapted):
 
 
 class BatchNorm1d(_FeatureNorm, nn.BatchNorm1d):
-    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centred map. Scale and shift a feature are free.
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift a feature are free.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m) or (N, m, L), unchanged.
     """
 
 
 class BatchNorm2d(_FeatureNorm, nn.BatchNorm2d):
-    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centred map. Scale and shift a feature are free.
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift a feature are free.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m, H, W), unchanged.
     """
 
 
 class BatchNorm3d(_FeatureNorm, nn.BatchNorm3d):
-    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centred map. Scale and shift a feature are free.
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift a feature are free.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m, D, H, W), unchanged.
     """
@@ -74,7 +74,7 @@ class GroupNorm(Adapted, nn.GroupNorm):
 
 
 class LayerNorm(Adapted, nn.LayerNorm):
-    """`LN(x - G φ(x)) + G φ(x)`, with features on the first of the normalised axes.
+    """`LN(x - G φ(x)) + G φ(x)`, with features on the first of the normalized axes.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`. Shapes: (N, ..., m) for tokens, with
     `normalized_shape = m`, or (N, ..., m, H, W) with `normalized_shape = (m, H, W)`; unchanged.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightfast.groups import Groups, GroupSpec, resolve
+from lightfast._groups import Groups, GroupSpec, resolve
 
 __all__ = ["PixelShuffle"]
 

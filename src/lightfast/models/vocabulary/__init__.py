@@ -45,7 +45,7 @@ class Vocabulary(Protocol):
 
 
 ColorVocabulary: TypeAlias = Conventional | Lifting
-"""That of networks that answer with colours, which pool over the image. :class:`Conventional` says what words mean."""
+"""That of networks that answer with colors, which pool over the image. :class:`Conventional` says what words mean."""
 
 
 def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: bool = True) -> Vocabulary:
@@ -64,7 +64,7 @@ def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: b
 
 
 def color_vocabulary(offset_groups: int | None, constrained: bool = True) -> ColorVocabulary:
-    """The vocabulary of networks that answer with colours: equivariant for 3 groups, conventional for None."""
+    """The vocabulary of networks that answer with colors: equivariant for 3 groups, conventional for None."""
     if offset_groups not in (None, 3):
-        raise ValueError(f"colours have 3 groups, or None for a conventional network, not {offset_groups}")
+        raise ValueError(f"colors have 3 groups, or None for a conventional network, not {offset_groups}")
     return Conventional() if offset_groups is None else Lifting(offset_groups, constrained)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.backends import from_pixel, to_pixel
+from lightfast._backends import from_pixel, to_pixel
 from lightfast.models.vocabulary.parts import Scores, Unit, dropout
 
 __all__ = ["Conventional"]
@@ -17,7 +17,7 @@ __all__ = ["Conventional"]
 class Conventional:
     """Plain `torch.nn`: zero padding, nothing equivariant, and no offset to leave behind or to keep.
 
-    Words with a docstring are for networks that answer with colours; they mean the same in :class:`Lifting`.
+    Words with a docstring are for networks that answer with colors; they mean the same in :class:`Lifting`.
     """
 
     def width(self, features: int) -> int:
@@ -96,7 +96,7 @@ class Conventional:
         return conv(x)
 
     def colors(self, linear: Any, x: Tensor) -> Tensor:
-        """Rows to k colours, (N, k, 3), by a linear layer with 3 k outputs; with the offset."""
+        """Rows to k colors, (N, k, 3), by a linear layer with 3 k outputs; with the offset."""
         return linear(x).unflatten(1, (-1, 3))
 
     def without_offset(self, x: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightfast import backends
+from lightfast import _backends as backends
 from lightfast import nn as lfnn
 from lightfast.functional import statistics_dtype
-from lightfast.models.vocabulary.parts import CentredSubsample, Scores, dropout, nearest_multiple
+from lightfast.models.vocabulary.parts import CenteredSubsample, Scores, dropout, nearest_multiple
 from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, Lifted, SqueezeNormAct
 
 __all__ = ["Lifting"]
@@ -40,7 +40,7 @@ class Lifting:
         return ConvNormAct2d(inputs, outputs, kernel, stride, kernel // 2, bias, slope, **self._how)
 
     def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        return _OnLifted(CentredSubsample(inputs, outputs, stride, self.offset_groups, "image"), inputs)
+        return _OnLifted(CenteredSubsample(inputs, outputs, stride, self.offset_groups, "image"), inputs)
 
     def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
         return _OnLifted(nn.MaxPool2d(kernel, stride, padding))
@@ -86,7 +86,7 @@ class Lifting:
         return nn.Linear(inputs, outputs)
 
     def join_average(self, images: Tensor) -> Lifted:
-        """In log RGB, above the log of the image's mean colour: the map is `x - o`, `o = -log mean exp(-x)`."""
+        """In log RGB, above the log of the image's mean color: the map is `x - o`, `o = -log mean exp(-x)`."""
         return Lifted.of(*backends.join_average(images), 6)
 
     def conv_relu(self, conv: Any, x: Lifted, halve: bool = False, flat: bool = False) -> Lifted:
@@ -103,7 +103,7 @@ class Lifting:
         return u if bias is None else u[:, : conv.out_channels] + backends.over(bias, u)
 
     def colors(self, linear: Any, x: Lifted) -> Tensor:
-        # The outputs are runs of a colour; what is wanted are triples of colours.
+        # The outputs are runs of a color; what is wanted are triples of colors.
         rows, _ = backends.linear(x.map, linear, last=True)
         assert x.offset is not None
         return rows.unflatten(1, (self.offset_groups, -1)).transpose(1, 2) + x.offset[:, None]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lightfast import nn as lfnn
 from lightfast.functional import center
-from lightfast.models.vocabulary.parts import CentredSubsample, Scores, Unit, nearest_multiple
+from lightfast.models.vocabulary.parts import CenteredSubsample, Scores, Unit, nearest_multiple
 
 __all__ = ["Local"]
 
@@ -21,7 +21,7 @@ class Local:
         return nearest_multiple(features, self.offset_groups)
 
     def enter(self, keep_offset: bool = False) -> nn.Module:
-        return nn.Identity() if keep_offset else _Centre(self.offset_groups)
+        return nn.Identity() if keep_offset else _Center(self.offset_groups)
 
     def unit(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
@@ -32,7 +32,7 @@ class Local:
         return Unit(conv, norm, act, self.offset_groups)
 
     def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        return CentredSubsample(inputs, outputs, stride, self.offset_groups, "pixel")
+        return CenteredSubsample(inputs, outputs, stride, self.offset_groups, "pixel")
 
     def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
         return nn.MaxPool2d(kernel, stride, padding)
@@ -42,7 +42,7 @@ class Local:
         return Scores(linear, self.offset_groups)
 
 
-class _Centre(nn.Module):
+class _Center(nn.Module):
     """`x - G φ(x)` over the whole image, so that low precision keeps its digits; the scores do not see it."""
 
     def __init__(self, offset_groups: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightfast.backends import center_subsample, exact_linear
+from lightfast._backends import center_subsample, exact_linear
 from lightfast.functional import Scope, center, statistics_dtype
 
-__all__ = ["CentredSubsample", "Scores", "Unit", "dropout", "nearest_multiple"]
+__all__ = ["CenteredSubsample", "Scores", "Unit", "dropout", "nearest_multiple"]
 
 
 def nearest_multiple(features: int, groups: int) -> int:
@@ -24,7 +24,7 @@ def dropout(rate: float, whole: bool) -> nn.Module:
 
 
 class Unit(nn.Module):
-    """Convolution, norm, an optional shortcut (centred where the sum would add two offsets), activation."""
+    """Convolution, norm, an optional shortcut (centered where the sum would add two offsets), activation."""
 
     in_order = ("conv", "norm")
 
@@ -39,11 +39,11 @@ class Unit(nn.Module):
         return self.act(y)
 
 
-class CentredSubsample(nn.Module):
+class CenteredSubsample(nn.Module):
     """Every `stride`-th pixel of `x - G φ(x)`, with `φ` of the full map, and zeros for missing features in each group.
 
-    Zeros at the end would be as exact, since the map is centred; within each group they keep the features of a colour
-    with those of the same colour.
+    Zeros at the end would be as exact, since the map is centered; within each group they keep the features of a color
+    with those of the same color.
     """
 
     scope: Scope

@@ -1,0 +1,28 @@
+"""`python -m lightfast._backends`: which code runs on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.util import find_spec
+
+import torch
+
+from lightfast._backends.native.backend import library
+
+
+def main() -> None:
+    """Print a line for each kind of device."""
+    found = library()
+    if found is None:
+        print("CPU: plain torch")
+    else:
+        refused = f", but torch for {', '.join(found.refused)}" if found.refused else ""
+        print(f"CPU: C{refused}\n  {found.compiler}\n  {shlex.join(found.flags)}\n  {found.path}")
+    by = "Triton" if find_spec("triton") is not None else "plain torch, since Triton is not installed"
+    for number in range(torch.cuda.device_count()):
+        print(f"{torch.cuda.get_device_name(number)}: {by}")
+    print("Anything else: plain torch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The commands of `lightfast`, one a file. Importing them is cheap: what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lightfast._commands import bench, classify, evaluate, reproduce, train
+from lightfast._commands.balance import balance
+from lightfast._commands.certify import certify
+from lightfast._commands.export import export
+from lightfast._commands.inpaint import inpaint
+from lightfast._commands.reproduce_illuminant import illuminant, train_illuminant
+from lightfast._commands.reproduce_inpainting import inpainting, train_inpainting
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Networks that the color of the light cannot fool.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from lightfast import __version__
+
+        typer.echo(f"lightfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _lightfast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+reproduce.app.command("illuminant")(illuminant)
+train.app.command("illuminant")(train_illuminant)
+reproduce.app.command("inpainting")(inpainting)
+train.app.command("inpainting")(train_inpainting)
+app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(train.app, name="train")
+app.command("evaluate")(evaluate.evaluate)
+app.command("classify")(classify.classify)
+app.command("balance")(balance)
+app.command("inpaint")(inpaint)
+app.command("certify")(certify)
+app.add_typer(bench.app, name="bench")
+app.command("export")(export)

@@ -1,0 +1,62 @@
+"""`lightfast certify package.module:factory --input 1,3,32,32`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import nn
+
+from lightfast._certify import certify as certify_model
+
+__all__ = ["certify"]
+
+
+def certify(
+    target: Annotated[str, typer.Argument(help="package.module:factory, where factory() returns the network.")],
+    input: Annotated[str, typer.Option(help="The shape of the input, such as 1,3,32,32.")],
+    groups: Annotated[int, typer.Option(help="How many equal contiguous runs the input's features are.")] = 3,
+    training: Annotated[bool, typer.Option(help="Certify training mode, instead of evaluation.")] = False,
+    tolerance: Annotated[float, typer.Option(help="Responses that differ by less count as equal.")] = 1e-9,
+    table: Annotated[bool, typer.Option(help="List every module with its response.")] = False,
+) -> None:
+    """Prove that a network is offset equivariant or invariant (exit 0), or name what breaks it (exit 1)."""
+    model = _build(target)
+    certificate = certify_model(model.train(training), torch.zeros(_shape(input)), groups, tolerance=tolerance)
+    typer.echo(str(certificate))
+    if table:
+        typer.echo("\n" + certificate.table())
+    if not certificate.proved:
+        raise typer.Exit(1)
+
+
+def _build(target: str) -> nn.Module:
+    """The network that `package.module:factory` names: a function that makes one, a class, or a module itself."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise typer.BadParameter(f"expected package.module:factory, but got {target!r}")
+    # Factories in the folder that the command runs in are found, as with python -m.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = importlib.import_module(module)
+        for part in name.split("."):
+            factory = getattr(factory, part)
+    except (ImportError, AttributeError) as error:
+        raise typer.BadParameter(f"cannot find {target!r}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    model = factory if isinstance(factory, nn.Module) else factory()  # pyright: ignore[reportCallIssue]
+    if not isinstance(model, nn.Module):
+        raise typer.BadParameter(f"{target!r} gave {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"expected a shape such as 1,3,32,32, but got {text!r}") from error

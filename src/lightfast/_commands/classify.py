@@ -1,0 +1,47 @@
+"""`lightfast classify`: what is in a photograph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lightfast._commands import options
+
+__all__ = ["classify"]
+
+
+def classify(
+    photos: Annotated[list[Path], typer.Argument(help="Image files.")],
+    model: Annotated[
+        str, typer.Option(help="The folder of a trained classifier, or a pretrained one's name.")
+    ] = "resnet20-cifar10",
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show for each.")] = 3,
+    device: options.Device = "auto",
+) -> None:
+    """Say what is in photographs, with probabilities. One that cannot be read is named, and the others still done."""
+    import torch
+
+    from lightfast._experiments.data import DataError, load_image
+
+    classifier = options.load_classifier(model)
+    where = options.choose_device(device)
+    classifier.to(where)
+    size = classifier.config.get("size")
+    unread = 0
+    for photo in photos:
+        try:
+            image = load_image(photo, size)
+        except DataError as error:
+            typer.echo(f"lightfast: {error}", err=True)
+            unread += 1
+            continue
+        with torch.no_grad():
+            probabilities = classifier(image[None].to(where).float() / 255).softmax(1)[0]
+        values, places = probabilities.topk(min(top, len(classifier.classes)))
+        answers = zip(places.tolist(), values.tolist(), strict=True)
+        shown = "  ".join(f"{classifier.classes[place]} {100 * value:.1f} %" for place, value in answers)
+        typer.echo(f"{photo}: {shown}")
+    if unread:
+        raise typer.Exit(2)

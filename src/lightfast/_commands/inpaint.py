@@ -1,0 +1,50 @@
+"""`lightfast inpaint`: holes in photographs, filled in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["inpaint"]
+
+
+def inpaint(
+    photo: Annotated[Path, typer.Argument(help="A JPEG, PNG or TIFF file.")],
+    box: Annotated[
+        list[str] | None, typer.Option(help="A rectangle to fill in: x,y,width,height in pixels; may be repeated.")
+    ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(help="An image of the photograph's size, white where it is to be filled in.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="The file to write; PHOTO-filled beside the photograph by default."),
+    ] = None,
+    blend: Annotated[bool, typer.Option(help="Let what is filled in meet what is around it.")] = True,
+    model: Annotated[
+        str | None, typer.Option(help="A pretrained inpainter (context-encoder-slim), or the folder of a trained one.")
+    ] = None,
+) -> None:
+    """Fill in parts of a photograph of any size; all other pixels stay as they are.
+
+    EXIF data and color profile are kept, and the photograph itself is never overwritten. A JPEG file is written with
+    the quality it had, which rounds again; name a .png file with --out to keep every other pixel bit by bit.
+    """
+    from lightfast._photographs.fill import choose_inpainter, inpaint_photo
+
+    if (box is None) == (mask is None):
+        raise ValueError("say what to fill in, either with --box x,y,width,height or with --mask IMAGE")
+    boxes = [_parse_box(text) for text in box or []]
+    target = photo.with_name(f"{photo.stem}-filled{photo.suffix}") if out is None else out
+    count = inpaint_photo(photo, target, choose_inpainter(model), boxes, mask, blend)
+    typer.echo(f"{photo} -> {target}  {count} {'hole' if count == 1 else 'holes'} filled")
+
+
+def _parse_box(text: str) -> tuple[int, int, int, int]:
+    try:
+        x, y, width, height = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a box: give x,y,width,height, such as 120,80,64,64") from None
+    return x, y, width, height

@@ -1,0 +1,82 @@
+"""`lightfast bench speedrun`: the shortest time to an accurate classifier under any light."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lightfast._commands import options
+
+__all__ = ["speedrun"]
+
+
+def speedrun(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="CIFAR-10 (the folder that holds cifar-10-batches-bin); by default, drawn pictures."),
+    ] = None,
+    network: Annotated[str, typer.Option(help="Comma-separated networks to try, such as resnet9,resnet9-wide.")] = (
+        "resnet9"
+    ),
+    epochs: Annotated[str, typer.Option(help="Comma-separated lengths to try, such as 24,32.")] = "30",
+    strategy: Annotated[str, typer.Option(help="wrapped or equivariant.")] = "wrapped",
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each.")] = 1,
+    target: Annotated[float, typer.Option(min=0, max=100, help="Per cent right, at S = 0 and at S = 0.9.")] = 94.0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another value for a part of the attempt: --set lr=0.3 --set ema=0.99"),
+    ] = None,
+    out: options.Out = Path("runs/speedrun"),
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the attempts that are in OUT already.")] = False,
+    device: options.Device = "auto",
+) -> None:
+    """Train against the clock until a network is right often enough under white and under colored light."""
+    from lightfast import models
+    from lightfast._atomic import write_json
+    from lightfast._experiments.provenance import provenance
+    from lightfast._experiments.recognition.pictures import drawn_pictures
+    from lightfast._experiments.speed.speedrun import Attempt, attempt
+    from lightfast._experiments.speed.speedrun_report import write_speedrun_report
+
+    changes = dict(options.parse_setting(text) for text in settings or [])
+    known = {field.name for field in dataclasses.fields(Attempt)} - {"network", "epochs", "strategy", "seed"}
+    if set(changes) - known:
+        raise ValueError(f"an attempt has no {', '.join(set(changes) - known)}; it has {', '.join(sorted(known))}")
+    names = [name.strip() for name in network.split(",") if name.strip()]
+    unknown = [name for name in names if name not in models.names()]
+    if unknown or not names:
+        raise ValueError(f"there is no network {', '.join(unknown)}; there are {', '.join(models.names())}")
+    attempts = [
+        Attempt(name, strategy, length, seed, **changes)
+        for name in names
+        for length in _lengths(epochs)
+        for seed in range(seeds)
+    ]
+    where = options.choose_device(device)
+    pictures = drawn_pictures() if data is None else options.load_pictures(data)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "results.json"
+    records = json.loads(path.read_text(encoding="utf-8"))["attempts"] if resume and path.exists() else []
+    table = ""
+    for how in attempts:
+        record = attempt(how, pictures, where, target, options.say)
+        records.append({**record, "provenance": provenance()})
+        write_json(path, {"attempts": records})
+        table = write_speedrun_report(out, records)
+    typer.echo("")
+    typer.echo(table)
+    typer.echo(f"written: {out}")
+
+
+def _lengths(text: str) -> list[float]:
+    try:
+        lengths = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        lengths = []
+    if not lengths or min(lengths) <= 0:
+        raise ValueError(f"epochs are numbers above 0 such as 24,32, not {text!r}")
+    return lengths

@@ -1,0 +1,101 @@
+"""How far estimates are from the truth, in the light the images were taken in and under added light."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightfast._experiments.data.nus import LitScenes
+from lightfast._experiments.recognition.evaluation import evaluation_lights
+from lightfast.light import von_kries
+from lightfast.metrics import recovery_error, reproduction_error, summary
+
+__all__ = ["LIT_SATURATIONS", "added_lights", "estimates_under_light", "measure"]
+
+LIT_SATURATIONS = (*(round(0.1 * step, 1) for step in range(10)), 0.99)
+"""0, 0.1, ..., 0.9, and 0.99; at 1 the true light has a channel that is 0."""
+
+_ERRORS = {"reproduction": reproduction_error, "recovery": recovery_error}
+
+
+def added_lights(scenes: LitScenes, saturations: Sequence[float] = LIT_SATURATIONS, seed: int = 0) -> Tensor:
+    """The lights (S, N, 3) that are added; an image has the same hue at every saturation."""
+    return torch.stack(evaluation_lights(len(scenes), saturations, seed))
+
+
+@torch.no_grad()
+def estimates_under_light(
+    estimator: Callable[[Tensor, Tensor | None], Tensor],
+    scenes: LitScenes,
+    chosen: Tensor,
+    lights: Tensor,
+    batch_size: int = 256,
+) -> Tensor:
+    """Estimates (S, K, 3), on the CPU, for the images at `chosen` (K,) under each of `lights` (S, N, 3).
+
+    Images are relit as they are, and nothing is rounded or clipped; masked pixels stay 0.
+    """
+    device = scenes.images.device
+    parts = []
+    for places in chosen.split(batch_size):
+        images = scenes.images[places.to(device)]
+        mask = (images > 0).any(1, keepdim=True)
+        relit = [estimator(von_kries(images, light[places].to(device)), mask).float().cpu() for light in lights]
+        parts.append(torch.stack(relit))
+    return torch.cat(parts, 1)
+
+
+def measure(scenes: LitScenes, estimates: Tensor, lights: Tensor, chosen: Tensor | None = None) -> dict[str, Any]:
+    """All numbers that a table may want, as JSON can hold them.
+
+    Args:
+        scenes: with the true illuminants.
+        estimates: (S, N, 3), under each of the lights, for all scenes or for those at `chosen`.
+        lights: (S, N, 3), the lights that were added to each scene.
+        chosen: int64 (K,), which scenes the estimates are of.
+
+    Returns:
+        For each kind of error (`reproduction`, `recovery`) and each light: the summary over all images (`all`), over
+        those of each camera (`cameras`), and the geometric mean of the latter (`geometric_mean`).
+    """
+    chosen = torch.arange(len(scenes)) if chosen is None else chosen
+    truth = scenes.illuminants.cpu()[chosen]
+    cameras = scenes.cameras[chosen]
+    found: dict[str, Any] = {}
+    for name, error in _ERRORS.items():
+        found[name] = []
+        for light, estimate in zip(lights, estimates, strict=True):
+            angles = error(estimate, truth * light[chosen])
+            by_camera = {
+                camera: summary(angles[cameras == number]).as_dict()
+                for number, camera in enumerate(scenes.camera_names)
+                if bool((cameras == number).any())
+            }
+            found[name].append(
+                {
+                    "all": _rounded(summary(angles).as_dict()),
+                    "geometric_mean": _rounded(geometric_mean(list(by_camera.values()))),
+                    "cameras": {camera: _rounded(numbers) for camera, numbers in by_camera.items()},
+                }
+            )
+    return found
+
+
+def geometric_mean(summaries: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each number of several summaries.
+
+    >>> geometric_mean([{"mean": 1.0}, {"mean": 4.0}])
+    {'mean': 2.0}
+    """
+    return {
+        name: math.exp(sum(math.log(max(numbers[name], 1e-12)) for numbers in summaries) / len(summaries))
+        for name in summaries[0]
+    }
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(number, 4) for name, number in numbers.items()}

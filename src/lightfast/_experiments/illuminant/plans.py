@@ -1,0 +1,224 @@
+"""The recipes of illuminant estimation, as data: networks, optimization, augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lightfast._experiments.engine.recipe import Recipe
+from lightfast._experiments.illuminant.task import SceneAugmentation
+from lightfast._experiments.recognition.plans import scaled
+from lightfast._experiments.settings import with_values
+from lightfast._pipelines.estimator import Estimator, EstimatorColor
+
+__all__ = ["ILLUMINANT_PLANS", "NETWORKS", "IlluminantPlan", "NetworkKind"]
+
+
+@dataclass(frozen=True)
+class NetworkKind:
+    """A network that the comparison trains.
+
+    Attributes:
+        name: what users type.
+        title: what reports show.
+        network: as :class:`lightfast.Estimator` knows it.
+        offset_groups: 3 where it is equivariant.
+        color: what it sees.
+        parts: the kinds, by name, that are trained alone and answer together; none for a single network.
+    """
+
+    name: str
+    title: str
+    network: str
+    offset_groups: int | None
+    color: EstimatorColor
+    parts: tuple[str, ...] = ()
+
+
+NETWORKS: dict[str, NetworkKind] = {
+    kind.name: kind
+    for kind in (
+        NetworkKind("original", "Color Cerberus, original", "cerberus", None, "linear"),
+        NetworkKind("wrapped", "Color Cerberus, wrapped", "cerberus", None, "log"),
+        NetworkKind("equivariant", "Color Cerberus, equivariant", "cerberus", 3, "log"),
+        NetworkKind("local", "Local estimates by confidence, equivariant", "cerberus-local", 3, "log"),
+        NetworkKind("local-wrapped", "Local estimates by confidence, wrapped", "cerberus-local", None, "log"),
+        NetworkKind("histogram", "Histogram of chroma, equivariant", "chroma-histogram", 3, "log"),
+        NetworkKind("statistics", "Statistics of colors, equivariant", "color-statistics", 3, "log"),
+        NetworkKind(
+            "general",
+            "Histogram and statistics, equivariant",
+            "chroma-histogram+color-statistics",
+            3,
+            "log",
+            parts=("histogram", "statistics"),
+        ),
+        NetworkKind(
+            "joint",
+            "Local estimates, histogram and statistics, equivariant",
+            "cerberus-local+chroma-histogram+color-statistics",
+            3,
+            "log",
+            parts=("local", "histogram", "statistics"),
+        ),
+    )
+}
+"""By name, in the order of tables."""
+
+
+@dataclass(frozen=True)
+class IlluminantPlan:
+    """Everything about an experiment but the data and the networks that are compared.
+
+    Args:
+        name: what users type.
+        title: what reports show.
+        recipe: how networks are trained.
+        augmentation: what training does to images. The original network is trained without `sensor` and `mix`, which
+            are for networks that never see the light itself.
+        size: of the square to which images are resampled.
+        softness: of log RGB, see :class:`lightfast._pipelines.estimator.SceneEncoding`.
+        recovery: share of the loss that is of the recovery angle.
+        views: how many mirrored and transposed views of an image are averaged.
+        dropout: in the last layers.
+        options: more arguments of networks, by the names that :func:`lightfast.models.create` knows.
+        small: the share of the steps that networks trained on a single camera have.
+        own: values that single kinds of network have instead, by their names.
+    """
+
+    name: str
+    title: str
+    recipe: Recipe
+    augmentation: SceneAugmentation = field(default_factory=SceneAugmentation)
+    size: int = 64
+    softness: float = 0.01
+    recovery: float = 0.5
+    views: int = 8
+    dropout: float = 0.0
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    small: float = 0.4
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def estimator(
+        self, kind: NetworkKind, seed: int, members: int = 1, details: Mapping[str, Any] | None = None
+    ) -> Estimator:
+        """A fresh estimator of that kind."""
+        torch.manual_seed(seed)
+        plan, parts = self.plan_for(kind), [NETWORKS[name] for name in kind.parts] or [kind]
+        plans = {part.network: self.plan_for(part) for part in parts}
+        if any((each.size, each.softness) != (plan.size, plan.softness) for each in plans.values()):
+            raise ValueError(f"the parts of {kind.name} must see images of the same size and softness")
+        return Estimator(
+            kind.network,
+            offset_groups=kind.offset_groups,
+            color=kind.color,
+            size=plan.size,
+            softness=plan.softness,
+            members=members,
+            views=plan.views,
+            options={name: {"dropout": each.dropout, **each.options.get(name, {})} for name, each in plans.items()},
+            details=details,
+        )
+
+    def plan_for(self, kind: NetworkKind) -> IlluminantPlan:
+        """The plan with the values that this kind of network has for its own.
+
+        >>> ILLUMINANT_PLANS["best"].plan_for(NETWORKS["local"]).recipe.batch_size
+        64
+        """
+        return with_values(self, self.own.get(kind.name, {}), ("recipe", "augmentation"), fixed=("own",))
+
+    def augmentation_for(self, kind: NetworkKind) -> SceneAugmentation:
+        """What training does to the images that this kind of network sees."""
+        if kind.color == "log":
+            return self.augmentation
+        return dataclasses.replace(self.augmentation, sensor=0.0, mix=0.0)
+
+    def with_steps(self, steps: int) -> IlluminantPlan:
+        """The same plan in so many steps.
+
+        >>> ILLUMINANT_PLANS["demo"].with_steps(10).recipe.steps
+        10
+        """
+        return dataclasses.replace(self, recipe=scaled(self.recipe, steps / self.recipe.steps))
+
+    def with_values(self, values: Mapping[str, Any]) -> IlluminantPlan:
+        """The plan with other values, by the names of its fields or of those of its recipe or its augmentation.
+
+        They hold for all kinds of network, whatever these had for their own.
+
+        >>> ILLUMINANT_PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
+        0.2
+        """
+        plan = with_values(self, values, ("recipe", "augmentation"), fixed=("own",))
+        own = {
+            kind: {name: value for name, value in those.items() if name not in values}
+            for kind, those in plan.own.items()
+        }
+        return dataclasses.replace(plan, own=own)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON can hold it."""
+        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
+
+
+ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {
+    plan.name: plan
+    for plan in (
+        IlluminantPlan(
+            "best",
+            "the best on held-out scenes of cameras that were not trained on",
+            Recipe(
+                3000,
+                batch_size=32,
+                optimizer="adamw",
+                lr=2e-3,
+                weight_decay=1e-3,
+                schedule="cosine",
+                warmup=100,
+                ema=0.999,
+                clip=1.0,
+                log_every=1000,
+                checkpoint_every=100_000,
+            ),
+            SceneAugmentation(smallest_part=0.6, turn=False, exposure=1.0, sensor=0.05),
+            views=2,
+            own={
+                "local": {"batch_size": 64},
+                "histogram": {"turn": True, "smallest_part": 0.1},
+                "statistics": {
+                    "turn": True,
+                    "smallest_part": 0.05,
+                    "black": 0.02,
+                    "mix": 0.3,
+                    "dropout": 0.3,
+                    "options": {"color-statistics": {"hidden": 256}},
+                },
+            },
+        ),
+        IlluminantPlan(
+            "demo",
+            "a recipe of a minute or two for scenes that the project draws",
+            Recipe(
+                150,
+                batch_size=32,
+                optimizer="adamw",
+                lr=2e-3,
+                weight_decay=1e-3,
+                schedule="cosine",
+                warmup=20,
+                clip=1.0,
+                log_every=25,
+                checkpoint_every=1000,
+            ),
+            size=32,
+            views=2,
+            small=1.0,
+        ),
+    )
+}
+"""By name: `best` for photographs, `demo` for the scenes that the project draws."""

@@ -1,0 +1,1 @@
+"""Inpainting: how well holes are filled as the light changes."""

@@ -1,0 +1,1 @@
+"""Recognition: how often classifiers err as the light changes."""

@@ -1,0 +1,110 @@
+"""The ways of coping with colored light that recognition compares, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lightfast._pipelines.pipeline import Balance, ColorSpace
+from lightfast.functional import Scope
+
+__all__ = ["DEFAULT_STRATEGIES", "STRATEGIES", "Strategy", "choose"]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What the network sees, which network it is, and what training adds.
+
+    Args:
+        name: what users type.
+        title: what tables show.
+        color: the color space of the network's input.
+        offset_groups: 3 for an equivariant network.
+        scope: of its group pooling.
+        balance: automatic color balance of training and test images.
+        jitter: whether training jitters colors.
+        group_dropout: whether training drops whole color groups.
+        fill: whether a dark color group takes the pattern of the others.
+        constrained: whether an equivariant network's weights meet the paper's constraint.
+        field: how light may vary over the image without being seen: as a plane (1) or a quadratic (2); 0 for not.
+    """
+
+    name: str
+    title: str
+    color: ColorSpace = "srgb"
+    offset_groups: int | None = None
+    scope: Scope = "image"
+    balance: Balance | None = None
+    jitter: bool = False
+    group_dropout: bool = False
+    fill: bool = False
+    constrained: bool = True
+    field: int = 0
+
+
+STRATEGIES: dict[str, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("original", "Original"),
+        Strategy("augmentation", "Augmentation", jitter=True),
+        Strategy("gray-world", "Preprocessing: gray world", balance="gray-world"),
+        Strategy("shades-of-gray", "Preprocessing: shades of gray", balance="shades-of-gray"),
+        Strategy("quasi-unsupervised", "Preprocessing: quasi-unsupervised", balance="quasi-unsupervised"),
+        Strategy("equivariant", "Equivariant", color="log", offset_groups=3),
+        Strategy("wrapped", "Wrapped", color="log"),
+        Strategy("wrapped-plane", "Wrapped, plane", color="log", field=1),
+        Strategy("wrapped-quadratic", "Wrapped, quadratic", color="log", field=2),
+        Strategy("group-dropout", "Equivariant + group dropout", color="log", offset_groups=3, group_dropout=True),
+        Strategy("equivariant-pixel", "Equivariant, pooling per pixel", color="log", offset_groups=3, scope="pixel"),
+        Strategy(
+            "group-fill",
+            "Equivariant + group dropout, dark groups filled",
+            color="log",
+            offset_groups=3,
+            group_dropout=True,
+            fill=True,
+        ),
+        Strategy("equivariant-free", "Equivariant, free weights", color="log", offset_groups=3, constrained=False),
+        Strategy(
+            "free-group-fill",
+            "Equivariant, free weights + group dropout, dark groups filled",
+            color="log",
+            offset_groups=3,
+            group_dropout=True,
+            fill=True,
+            constrained=False,
+        ),
+    )
+}
+
+_ONLY_BY_NAME = (
+    "wrapped-plane",
+    "wrapped-quadratic",
+    "equivariant-pixel",
+    "group-fill",
+    "equivariant-free",
+    "free-group-fill",
+)
+
+DEFAULT_STRATEGIES = tuple(name for name in STRATEGIES if name not in _ONLY_BY_NAME)
+
+_ALIASES = {
+    "all": DEFAULT_STRATEGIES,
+    "preprocessing": ("gray-world", "shades-of-gray", "quasi-unsupervised"),
+}
+
+
+def choose(names: Iterable[str]) -> list[Strategy]:
+    """The strategies of these names, each once; `preprocessing` stands for its three, `all` for the usual eight.
+
+    >>> [strategy.name for strategy in choose(["original", "preprocessing"])]
+    ['original', 'gray-world', 'shades-of-gray', 'quasi-unsupervised']
+    """
+    chosen: list[str] = []
+    for name in names:
+        if name not in STRATEGIES and name not in _ALIASES:
+            raise ValueError(f"there is no strategy {name!r}; there are {', '.join([*STRATEGIES, *_ALIASES])}")
+        chosen += _ALIASES.get(name, (name,))
+    if not chosen:
+        raise ValueError(f"no strategy was named; there are {', '.join([*STRATEGIES, *_ALIASES])}")
+    return [STRATEGIES[name] for name in dict.fromkeys(chosen)]

@@ -1,0 +1,1 @@
+"""Photographs in files: read and written with their metadata, balanced, and their holes filled."""

@@ -1,0 +1,1 @@
+"""Whole models, image in and answer out: saved, loaded, shared and exported."""

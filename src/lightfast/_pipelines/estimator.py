@@ -1,0 +1,255 @@
+"""Illuminant estimation in one module: from a linear image of any size to the color of its light."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lightfast._pipelines.pipeline import Pipeline
+from lightfast.constancy._statistics import check_images
+from lightfast.light import relight
+
+__all__ = ["Estimator", "SceneEncoding", "area_weights"]
+
+EstimatorColor = Literal["linear", "log"]
+
+_DIHEDRAL = 8
+
+
+def area_weights(first: Tensor, last: Tensor, size: int, pixels: int) -> Tensor:
+    """Weights of area resampling along an axis: how much each of `pixels` counts in each of `size` cells.
+
+    The stretch from `first` to `last`, in pixels, is cut into equal cells, and a pixel counts as far as it lies inside
+    one. Both are (N,); the weights are (N, size, pixels), and those of a cell sum to its length.
+
+    >>> area_weights(torch.zeros(1), torch.tensor([3.0]), size=2, pixels=3)
+    tensor([[[1.0000, 0.5000, 0.0000],
+             [0.0000, 0.5000, 1.0000]]])
+    """
+    steps = torch.arange(size + 1, device=first.device, dtype=first.dtype) / size
+    edges = first[:, None] + (last - first)[:, None] * steps
+    left = torch.arange(pixels, device=first.device, dtype=first.dtype)
+    upper, lower = torch.minimum(edges[:, 1:, None], left + 1), torch.maximum(edges[:, :-1, None], left)
+    return (upper - lower).clamp(min=0)
+
+
+class SceneEncoding(nn.Module):
+    """From linear images of any size to what a network sees, and from its answer back to light.
+
+    Images are resampled by area to a square, whatever their shape: sides are squeezed, not cut. Pixels that are masked,
+    or 0 in all channels, count for nothing; where nothing is left they are filled with the image's mean color.
+
+    `linear`: divided by the mean over pixels and channels, so that exposure does not matter. `log`: with `m_c` the mean
+    of channel `c` over the pixels, `log(1 / (x_c / m_c + softness))`, which no gain of a channel can change; the
+    network's answer is brought back by `log(1 / m_c)`. Softness keeps noise and errors of the black level from being
+    stretched by the logarithm; because it is relative to the mean, light of any saturation is followed exactly.
+
+    Args:
+        color: what the network sees: `linear` or `log` RGB.
+        size: of the square.
+        softness: for log RGB.
+    """
+
+    def __init__(self, color: EstimatorColor = "log", size: int = 64, softness: float = 0.01) -> None:
+        super().__init__()
+        if color not in ("linear", "log"):
+            raise ValueError(f"an estimator sees linear or log colors, not {color!r}")
+        if not softness > 0:
+            raise ValueError(f"softness must be above 0, since black has no logarithm; got {softness}")
+        self.color, self.size, self.softness = color, size, softness
+
+    def reduce(self, images: Tensor, mask: Tensor | None = None, boxes: Tensor | None = None) -> Tensor:
+        """Resample by area and fill what is masked: (N, 3, H, W) to (N, 3, size, size).
+
+        Args:
+            images: linear.
+            mask: (N, 1, H, W), true where a pixel counts.
+            boxes: (N, 4), the part of each image to take: first and last row, first and last column, in pixels.
+        """
+        height, width = images.shape[2:]
+        images = images.to(torch.promote_types(images.dtype, torch.float32)).clamp(min=0)
+        valid = (images > 0).any(1, keepdim=True)
+        valid = valid if mask is None else valid & mask.bool()
+        if boxes is None:
+            rows = area_weights(images.new_zeros(1), images.new_full((1,), height), self.size, height)
+            columns = area_weights(images.new_zeros(1), images.new_full((1,), width), self.size, width)
+        else:
+            rows = area_weights(boxes[:, 0], boxes[:, 1], self.size, height)
+            columns = area_weights(boxes[:, 2], boxes[:, 3], self.size, width)
+        counted = torch.cat([images * valid, valid.to(images.dtype)], 1)
+        sums = rows[:, None] @ counted @ columns[:, None].transpose(2, 3)
+        light, weight = sums[:, :3], sums[:, 3:]
+        mean = light.sum((2, 3), keepdim=True) / weight.sum((2, 3), keepdim=True).clamp(min=1e-6)
+        # A cell of which next to nothing is left would be the rounding of its neighbors.
+        seen = weight > 0.02 * weight.amax((2, 3), keepdim=True)
+        return torch.where(seen, light / weight.clamp(min=1e-6), mean)
+
+    def encode(self, reduced: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the network sees, (N, 3, S, S), and the log RGB (N, 3) of the mean color to add to its answer."""
+        tiny = torch.finfo(reduced.dtype).tiny
+        if self.color == "linear":
+            return reduced / reduced.mean((1, 2, 3), keepdim=True).clamp(min=tiny), None
+        mean = reduced.mean((2, 3), keepdim=True).clamp(min=tiny)
+        return -(reduced / mean + self.softness).log(), -mean.flatten(1).log()
+
+    def decode(self, answer: Tensor, offset: Tensor | None) -> Tensor:
+        """The illuminant (N, 3), of norm 1, that the network's answer (N, 3) means."""
+        if self.color == "linear":
+            return F.normalize(answer.float() + 1e-6, dim=1)
+        assert offset is not None
+        log = answer.float() + offset
+        return F.normalize((log.amin(1, keepdim=True) - log).exp(), dim=1)
+
+    def extra_repr(self) -> str:
+        return f"{self.color!r}, size={self.size}, softness={self.softness}"
+
+
+class Estimator(Pipeline):
+    """The color of the light in one module: linear images (N, 3, H, W) of any size to illuminants (N, 3) of norm 1.
+
+    Several networks (`members`) and several views of an image (mirrored and transposed) each give an estimate; the
+    answer is the mean in log RGB, or of the unit vectors for a network that sees linear RGB. A mean has weights that
+    sum to 1, so it follows the light as its parts do.
+
+    Args:
+        network: `cerberus`, `cerberus-local`, `chroma-histogram` or `color-statistics`, as
+            :func:`lightfast.models.create` knows them; or several, joined by `+`, which answer together.
+        offset_groups: 3 for equivariant networks, None for conventional ones. A conventional network on log RGB is
+            wrapped: it sees colors relative to their mean, and its answer is relative to it too.
+        color: what the networks see: `linear` or `log` RGB.
+        size: to which images are resampled by area; both sides, whatever the shape.
+        softness: see :class:`SceneEncoding`.
+        members: how many networks of each kind.
+        views: how many views of an image: 1, 2 (mirrored), 4 (and upside down) or 8 (and transposed).
+        options: more arguments of networks, by their names.
+        details: more to keep in `config`, such as how the networks were trained.
+
+    Attributes:
+        encoding: the :class:`SceneEncoding`.
+        networks: all members, kind after kind.
+
+    >>> estimator = Estimator().eval()
+    >>> images, light = torch.rand(2, 3, 80, 120) + 0.1, torch.tensor([[1.0, 0.6, 0.02]])
+    >>> with torch.no_grad():
+    ...     before, after = estimator(images), estimator(images * light[..., None, None])
+    >>> torch.allclose(F.normalize(before * light), after, atol=1e-4)
+    True
+    """
+
+    output_name = "illuminant"
+    dynamic_size = True
+
+    def __init__(
+        self,
+        network: str = "cerberus",
+        *,
+        offset_groups: int | None = 3,
+        color: EstimatorColor = "log",
+        size: int = 64,
+        softness: float = 0.01,
+        members: int = 1,
+        views: int = 1,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        from lightfast import models
+
+        if views not in (1, 2, 4, _DIHEDRAL):
+            raise ValueError(f"an image has 1, 2, 4 or 8 views by mirroring and transposing, not {views}")
+        if members < 1:
+            raise ValueError(f"an estimator has at least one member, not {members}")
+        if offset_groups is not None and color != "log":
+            raise ValueError("an equivariant network follows light in log RGB: use color='log'")
+        kinds = network.split("+")
+        for name in kinds:
+            if name not in models.ESTIMATORS:
+                raise ValueError(f"there is no network {name!r} for light; there are {', '.join(models.ESTIMATORS)}")
+        for name, values in (options or {}).items():
+            if name not in kinds or not isinstance(values, Mapping):
+                raise ValueError(f"options are by network, {{{kinds[0]!r}: {{...}}}}, but {name!r} has {values!r}")
+        self.views = views
+        self.config = {
+            "network": network,
+            "offset_groups": offset_groups,
+            "color": color,
+            "size": size,
+            "softness": softness,
+            "members": members,
+            "views": views,
+            "options": {name: dict(values) for name, values in (options or {}).items()},
+            **(details or {}),
+        }
+        self.encoding = SceneEncoding(color, size, softness)
+        self.networks = nn.ModuleList(
+            models.create(name, offset_groups=offset_groups, **self._network_options(name))
+            for name in kinds
+            for _ in range(members)
+        )
+
+    def _network_options(self, name: str) -> dict[str, Any]:
+        options = self.config["options"].get(name, {})
+        if name == "cerberus":
+            options = {**options, "size": self.config["size"], "rectify": self.config["color"] == "linear"}
+        return options
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The estimator that a configuration describes, with fresh weights."""
+        needed = ("network", "offset_groups", "color", "size", "softness", "members", "views", "options")
+        missing = [key for key in needed if key not in config]
+        if missing:
+            raise ValueError(f"it does not say {', '.join(missing)}")
+        return cls(
+            config["network"],
+            **{key: config[key] for key in needed[1:]},
+            details={key: value for key, value in config.items() if key not in needed},
+        )
+
+    def example_inputs(
+        self, batch: int, size: tuple[int, int], saturation: float = 0.0, seed: int = 0
+    ) -> tuple[Tensor, ...]:
+        """Random linear images, each under a light of the given saturation; arguments as in :class:`Pipeline`."""
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.rand(batch, 3, *size, generator=generator)
+        return (relight(images, saturation, space="linear", generator=generator),)
+
+    def forward(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The illuminants.
+
+        Args:
+            linear_images: (N, 3, H, W), linear in light, of any scale; pixels that are 0 in all channels do not count.
+            mask: (N, 1, H, W), true where a pixel counts; all by default.
+        """
+        check_images(linear_images, mask)
+        return self.from_reduced(self.encoding.reduce(linear_images, mask))
+
+    def from_reduced(self, reduced: Tensor) -> Tensor:
+        """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""
+        encoded, offset = self.encoding.encode(reduced)
+        # Networks in low precision get what was encoded in a higher one, and so is the mean of their answers.
+        views = torch.cat(views_of(encoded, self.views)).to(next(self.networks.parameters()).dtype)
+        given = [network(views).to(encoded.dtype).unflatten(0, (self.views, -1)) for network in self.networks]
+        answers = torch.stack(given)
+        if self.encoding.color == "linear":
+            answers = F.normalize(answers.float() + 1e-6, dim=3)
+        return self.encoding.decode(answers.mean((0, 1)), offset)
+
+    def extra_repr(self) -> str:
+        return f"{self.config['network']!r}, {self.config['members']} members, {self.views} views"
+
+
+def views_of(images: Tensor, count: int) -> list[Tensor]:
+    """The first `count` (1, 2, 4 or 8) of: as it is, mirrored, upside down, both, and all of these transposed."""
+    views = [images]
+    if count >= 2:
+        views += [view.flip(3) for view in views]
+    if count >= 4:
+        views += [view.flip(2) for view in views]
+    if count >= _DIHEDRAL:
+        views += [view.transpose(2, 3) for view in views]
+    return views

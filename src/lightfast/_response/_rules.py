@@ -1,0 +1,36 @@
+"""Applying rules. An operation that has none is a break, unless nothing that it takes has a response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._ops import OpOverload
+
+from lightfast._response import _choices, _moving, _products, _sums
+from lightfast._response._call import Call, leaves, moves
+from lightfast._response._registry import RULES, remedy, words
+from lightfast._response._value import NoResponse, Response, Space
+
+__all__ = ["RULES", "apply"]
+
+FAMILIES = (_moving, _sums, _products, _choices)
+"""The modules that fill the table of rules."""
+
+
+def apply(op: OpOverload, args: Any, kwargs: dict[str, Any], shapes: Any, space: Space) -> Any:
+    """The response of an operation's output, or :class:`NoResponse`.
+
+    Args:
+        op: a functional ATen operation.
+        args: its arguments, with tensors replaced by constants and responses; so are `kwargs`.
+        kwargs: by name.
+        shapes: the output's shape, or a list with one for each output.
+        space: the offsets that are asked about.
+    """
+    call = Call.of(op, args, kwargs, shapes, space)
+    if not any(moves(value) for value in leaves(list(call.arguments.values()))):
+        return [Response(shape) for shape in shapes] if isinstance(shapes, list) else Response(shapes)
+    rule = RULES.get(call.name)
+    if rule is None:
+        raise NoResponse(f"{words(call.name)} of a value with response", remedy(call.name))
+    return rule(call)

@@ -1,1 +1,0 @@
-"""What to train and what to measure."""

@@ -1,0 +1,245 @@
+"""Illuminant estimation: splits, batches, training, and a whole study in its folder."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lightfast._experiments.data.generated_scenes import draw_scenes
+from lightfast._experiments.engine import Recipe, train
+from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light, measure
+from lightfast._experiments.illuminant.plans import ILLUMINANT_PLANS, NETWORKS, IlluminantPlan
+from lightfast._experiments.illuminant.protocols import PROTOCOLS, held_out_scenes, splits_of
+from lightfast._experiments.illuminant.report import write_illuminant_report
+from lightfast._experiments.illuminant.study import (
+    IlluminantStudy,
+    choose_networks,
+    classical_estimates,
+    mean_light,
+    train_estimator,
+)
+from lightfast._experiments.illuminant.task import IlluminantTask, SceneAugmentation
+from lightfast._pipelines.estimator import Estimator, SceneEncoding
+from lightfast.metrics import recovery_error, reproduction_error
+
+EVERYTHING = SceneAugmentation(smallest_part=0.3, exposure=1.0, black=0.02, sensor=0.1, mix=0.5, erase=0.5)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return draw_scenes(scenes=18, cameras=3, size=(16, 24))
+
+
+@pytest.mark.parametrize("protocol", list(PROTOCOLS))
+def test_splits_test_every_image_once_and_never_train_on_it(scenes, protocol):
+    splits = splits_of(scenes, protocol)
+    tested = torch.cat([split.test for split in splits]).tolist()
+    assert len(set(tested)) == len(tested)
+    assert sorted(tested) == list(range(len(scenes))) or protocol == "new-camera"
+    for split in splits:
+        assert not set(split.train.tolist()) & set(split.test.tolist())
+        train_scenes, test_scenes = (set(scenes.scenes[part].tolist()) for part in (split.train, split.test))
+        train_cameras, test_cameras = (set(scenes.cameras[part].tolist()) for part in (split.train, split.test))
+        train_shown, test_shown = (set(scenes.shown[part].tolist()) for part in (split.train, split.test))
+        if protocol == "scene-disjoint":
+            assert not train_scenes & test_scenes
+        elif protocol == "content-disjoint":
+            assert not train_shown & test_shown
+        elif protocol == "new-camera":
+            assert not train_shown & test_shown and not train_cameras & test_cameras
+        elif protocol == "leave-one-camera-out":
+            assert not train_cameras & test_cameras and len(test_cameras) == 1
+        elif protocol == "per-camera":
+            assert train_cameras == test_cameras and len(test_cameras) == 1
+    assert len({split.name for split in splits}) == len(splits)
+
+
+def test_scenes_are_held_out_whole_and_in_equal_parts():
+    numbers = torch.arange(40).repeat(3)
+    parts = held_out_scenes(numbers, 4, seed=1)
+    assert parts.bincount().tolist() == [30] * 4
+    assert all(len(parts[numbers == scene].unique()) == 1 for scene in range(40))
+
+
+def test_an_unknown_protocol_is_refused(scenes):
+    with pytest.raises(ValueError, match="scene-disjoint"):
+        splits_of(scenes, "random")
+    with pytest.raises(ValueError, match="does not suit"):
+        splits_of(draw_scenes(scenes=3, cameras=1), "leave-one-camera-out")
+
+
+@pytest.mark.parametrize("color", ["log", "linear"])
+def test_the_same_seed_gives_the_same_batch(scenes, color):
+    task = IlluminantTask(scenes, SceneEncoding(color, 16), EVERYTHING)
+    indices = torch.tensor([3, 1, 4, 1])
+    first, second, other = (task.batch(indices, torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
+    assert first[0].shape == (4, 3, 16, 16) and first[0].isfinite().all()
+    assert torch.equal(first[0], second[0]) and not torch.equal(first[0], other[0])
+    assert (first[1] is None) == (color == "linear")
+    assert torch.equal(first[2], scenes.illuminants[indices])
+
+
+def test_a_task_trains_on_the_chosen_scenes_alone(scenes):
+    task = IlluminantTask(scenes, SceneEncoding(size=16), SceneAugmentation(), chosen=torch.tensor([7, 2]))
+    assert task.samples == 2
+    assert torch.equal(task.batch(torch.tensor([1]), torch.Generator())[2], scenes.illuminants[[2]])
+
+
+def test_white_stays_white_through_augmentation():
+    """A white wall under any light is a balanced image in which nothing may be left to find."""
+    scenes = draw_scenes(scenes=6, cameras=1)
+    wall = dataclasses.replace(scenes, images=scenes.illuminants[:, :, None, None].expand(-1, -1, 32, 48) * 0.3)
+    task = IlluminantTask(wall, SceneEncoding(size=16), dataclasses.replace(EVERYTHING, exposure=0.0, black=0.0))
+    encoded, offset, _ = task.batch(torch.arange(6), torch.Generator().manual_seed(0))
+    light = F.normalize((-(encoded.mean((2, 3)) + offset)).exp())
+    torch.testing.assert_close(light, torch.full((6, 3), 3**-0.5), atol=1e-4, rtol=0)
+
+
+def test_the_loss_is_that_of_the_estimate(scenes):
+    """The balanced image's estimate, brought back to the light, has the angles that the loss says."""
+    plain = SceneAugmentation(smallest_part=1, mirror=False, turn=False)
+    for color, groups in (("log", 3), ("linear", None)):
+        estimator = Estimator("cerberus", offset_groups=groups, color=color, size=16)
+        task = IlluminantTask(scenes, estimator.encoding, plain, recovery=0.0)
+        with torch.no_grad():
+            _, values = task.loss(estimator.networks[0], task.batch(torch.arange(54), torch.Generator()))
+            estimates = estimator(scenes.images)
+        truth = scenes.illuminants
+        torch.testing.assert_close(
+            values["reproduction"], reproduction_error(estimates, truth).mean(), atol=0.05, rtol=0.01
+        )
+        torch.testing.assert_close(values["recovery"], recovery_error(estimates, truth).mean(), atol=0.05, rtol=0.01)
+
+
+def test_training_lowers_the_error(scenes):
+    torch.manual_seed(0)
+    estimator = Estimator("cerberus-local", size=16)
+    before = reproduction_error(estimator(scenes.images), scenes.illuminants).mean()
+    task = IlluminantTask(scenes, estimator.encoding, SceneAugmentation(smallest_part=0.6))
+    recipe = Recipe(80, batch_size=16, optimizer="adamw", lr=3e-3, schedule="cosine", warmup=10)
+    train(estimator.networks[0], task, recipe, progress=False)
+    with torch.no_grad():
+        after = reproduction_error(estimator(scenes.images), scenes.illuminants).mean()
+    assert after < 0.8 * before
+
+
+def test_errors_of_an_oracle_are_nothing_and_of_gray_world_do_not_move(scenes):
+    lights = added_lights(scenes, (0.0, 0.9))
+    truth = torch.stack([F.normalize(scenes.illuminants * light) for light in lights])
+    found = measure(scenes, truth, lights)
+    assert found["recovery"][1]["all"]["p95"] < 1e-2
+    assert set(found["reproduction"][0]["cameras"]) == set(scenes.camera_names)
+    from lightfast.constancy import gray_world
+
+    gray = measure(scenes, estimates_under_light(gray_world, scenes, torch.arange(54), lights), lights)
+    first, last = (place["all"]["median"] for place in gray["reproduction"])
+    assert first == pytest.approx(last, abs=1e-3) and first > 0.5
+
+
+def test_the_mean_of_lights_follows_the_light():
+    lights = [F.normalize(torch.rand(4, 3) + 0.1) for _ in range(3)]
+    gain = torch.tensor([1.0, 0.3, 0.02])
+    moved = mean_light([F.normalize(light * gain, dim=-1) for light in lights])
+    torch.testing.assert_close(moved, F.normalize(mean_light(lights) * gain, dim=-1), atol=1e-6, rtol=0)
+
+
+def test_a_study_is_written_resumed_and_refused_with_other_settings(tmp_path, scenes):
+    plan = ILLUMINANT_PLANS["demo"].with_steps(2).with_values({"size": 16, "views": 1, "batch_size": 8})
+    said = []
+
+    def study(**changes):
+        values = {"networks": ["original", "equivariant"], "seeds": 1, "plan": plan, "seconds": None, **changes}
+        return IlluminantStudy(scenes, "pooled", out=tmp_path, parallel=1, progress=False, say=said.append, **values)
+
+    assert not study(seconds=-1.0).run()
+    assert study().run()
+    assert study(networks=["equivariant"], seeds=2).run()
+    table = write_illuminant_report(tmp_path, scenes, classical_estimates(scenes))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert {"gray-world", "original", "equivariant", "equivariant-ensemble"} <= set(results["methods"])
+    assert results["methods"]["equivariant"]["seeds"] == 2 and results["runs"] == 9
+    medians = [place["all"]["median"] for place in results["methods"]["equivariant"]["reproduction"]]
+    assert max(medians) - min(medians) < 2e-3
+    assert "ensemble of 2" in table and (tmp_path / "table.md").read_text() == table
+    for name in ("errors.png", "corrected.png", "report.html"):
+        assert (tmp_path / name).stat().st_size > 1000
+    said.clear()
+    assert study().run()
+    assert said == [f"6 of 6 runs are in {tmp_path} already"]
+    with pytest.raises(ValueError, match="other settings"):
+        study(plan=plan.with_values({"lr": 0.5})).run()
+
+
+def test_an_estimator_of_several_members_is_trained(scenes):
+    plan = ILLUMINANT_PLANS["demo"].with_steps(2).with_values({"size": 16, "batch_size": 4})
+    estimator = train_estimator(
+        scenes, plan, "local", 2, torch.device("cpu"), progress=False, details={"data": "drawn"}
+    )
+    assert estimator.config["members"] == 2 and estimator.config["data"] == "drawn" and not estimator.training
+    first, second = (network.state_dict() for network in estimator.networks)
+    assert any(not torch.equal(first[key], second[key]) for key in first)
+
+
+def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):
+    encoding, generator = SceneEncoding("linear", size=16), torch.Generator().manual_seed(0)
+    plain = SceneAugmentation(smallest_part=1.0, mirror=False, turn=False)
+    indices = torch.arange(54)
+    seen = [
+        IlluminantTask(scenes, encoding, how).batch(indices, generator)[0]
+        for how in (plain, dataclasses.replace(plain, black=0.02))
+    ]
+    moved = (seen[1] - seen[0]).mean((2, 3)) / seen[0].mean((2, 3))
+    assert (seen[1] >= 0).all() and 0.005 < moved.std() < 0.04
+    assert (moved[:, 0] - moved[:, 1]).std() > 0.005
+
+
+def test_parts_are_trained_alone_and_answer_together(tmp_path, scenes):
+    plan = ILLUMINANT_PLANS["best"].with_steps(2).with_values({"size": 16, "batch_size": 4})
+    study = IlluminantStudy(scenes, "pooled", plan, ["general"], 1, tmp_path, progress=False, say=lambda _: None)
+    assert study.run()
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert names == [f"{part}.fold-{fold}.0.npz" for part in ("histogram", "statistics") for fold in (1, 2, 3)]
+    write_illuminant_report(tmp_path, scenes, classical_estimates(scenes))
+    methods = json.loads((tmp_path / "results.json").read_text())["methods"]
+    assert {"histogram", "statistics", "general"} <= set(methods) and "joint" not in methods
+    parts = [methods[name]["parameters"] for name in ("histogram", "statistics")]
+    assert methods["general"]["parameters"] == sum(parts)
+    estimator = train_estimator(scenes, plan, "general", 2, torch.device("cpu"), progress=False)
+    assert [type(network).__name__ for network in estimator.networks] == ["ChromaHistogram"] * 2 + [
+        "ColorStatistics"
+    ] * 2
+    assert estimator.networks[2].light.in_features == 256
+
+
+def test_networks_have_values_of_their_own_unless_they_are_given():
+    plan = ILLUMINANT_PLANS["best"]
+    assert plan.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.1
+    assert plan.plan_for(NETWORKS["wrapped"]).augmentation == plan.augmentation
+    given = plan.with_values({"smallest_part": 0.7})
+    assert given.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.7
+    assert given.plan_for(NETWORKS["statistics"]).augmentation.mix == 0.3
+    apart = dataclasses.replace(plan, own={"histogram": {"softness": 0.5}})
+    with pytest.raises(ValueError, match="no 'own'"):
+        plan.with_values({"own": {}})
+    with pytest.raises(ValueError, match="mapping"):
+        plan.with_values({"options": 3})
+    with pytest.raises(ValueError, match="same size and softness"):
+        apart.estimator(NETWORKS["general"], 0)
+
+
+def test_plans_take_other_values_and_refuse_unknown_ones():
+    plan = ILLUMINANT_PLANS["best"].with_values({"sensor": 0.2, "lr": 0.5, "size": 32})
+    assert (plan.augmentation.sensor, plan.recipe.lr, plan.size) == (0.2, 0.5, 32)
+    assert json.loads(json.dumps(plan.to_dict()))["augmentation"]["sensor"] == 0.2
+    assert plan.augmentation_for(NETWORKS["original"]).sensor == 0
+    with pytest.raises(ValueError, match="no 'color'"):
+        plan.with_values({"color": 1})
+    with pytest.raises(ValueError, match="local"):
+        choose_networks("resnet")
+    assert choose_networks("all") == list(NETWORKS)
+    assert isinstance(plan, IlluminantPlan)

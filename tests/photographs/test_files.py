@@ -1,0 +1,209 @@
+"""Photographs as files: all bits, EXIF and profile kept, exact correction."""
+
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lightfast._photographs.files import Photo, PhotoError, RawPhoto, read_photo, read_pixels, write_photo, write_png
+from lightfast.color import linear_to_srgb, srgb_to_linear
+
+PROFILE = b"not a real profile, but kept all the same"
+
+
+def _pixels(dtype, size=(40, 56), channels=3, seed=0):
+    top = np.iinfo(dtype).max
+    return np.random.default_rng(seed).integers(0, top + 1, (*size, channels)).astype(dtype)
+
+
+def _exif():
+    exif = Image.Exif()
+    exif[0x0110] = "Camera X"
+    exif[0x0112] = 6
+    return exif
+
+
+def test_sixteen_bit_png_is_read_bit_by_bit(tmp_path):
+    pixels = _pixels(np.uint16)
+    write_png(tmp_path / "a.png", pixels)
+    assert np.array_equal(read_pixels(tmp_path / "a.png"), pixels)
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == (56, 40)
+
+
+def test_filters_of_other_encoders_are_undone(tmp_path):
+    """Sub and Paeth filtered rows, as other programs write them."""
+    import struct
+
+    pixels = _pixels(np.uint16, (6, 5))
+    rows = pixels.astype(">u2").view(np.uint8).reshape(6, -1).astype(int)
+    lines = b""
+    for y, row in enumerate(rows):
+        above = rows[y - 1] if y else np.zeros_like(row)
+        left, corner = np.zeros_like(row), np.zeros_like(row)
+        left[6:], corner[6:] = row[:-6], above[:-6]
+        if y % 2:
+            near = np.stack([abs(above - corner), abs(left - corner), abs(left + above - 2 * corner)])
+            guess = np.choose(near.argmin(0), [left, above, corner])
+            lines += b"\4" + ((row - guess) % 256).astype(np.uint8).tobytes()
+        else:
+            lines += b"\1" + ((row - left) % 256).astype(np.uint8).tobytes()
+    content = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", 5, 6, 16, 2, 0, 0, 0)
+    for name, body in ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")):
+        content += struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+    (tmp_path / "a.png").write_bytes(content)
+    assert np.array_equal(read_pixels(tmp_path / "a.png"), pixels)
+
+
+@pytest.mark.parametrize("compression", [None, "deflate", "lzw"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_sixteen_bit_tiff_is_read_bit_by_bit(tmp_path, compression, order):
+    tifffile = pytest.importorskip("tifffile")
+    if compression == "lzw":
+        pytest.importorskip("imagecodecs")
+    pixels = _pixels(np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", compression=compression, byteorder=order)
+    assert np.array_equal(read_pixels(tmp_path / "a.tif"), pixels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix", "dtype"),
+    [
+        ("JPEG", ".jpg", np.uint8),
+        ("PNG", ".png", np.uint8),
+        ("PNG", ".png", np.uint16),
+        ("TIFF", ".tif", np.uint8),
+        ("TIFF", ".tif", np.uint16),
+    ],
+)
+def test_exif_and_profile_are_kept(tmp_path, kind, suffix, dtype):
+    source, target = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+    exif = _exif() if kind == "TIFF" else _exif().tobytes()
+    write_photo(Photo(_pixels(dtype), kind, kept={"exif": exif, "icc_profile": PROFILE, "dpi": (300, 300)}), source)
+    photo = read_photo(source)
+    # Pillow turns TIFF files upright when it decodes them, and then forgets that they were not.
+    orientation = 1 if kind == "TIFF" else 6
+    assert photo.kind == kind and photo.pixels.dtype == dtype and photo.orientation == orientation
+    assert photo.pixels.shape == ((56, 40, 3) if kind == "TIFF" else (40, 56, 3))
+    write_photo(photo.balanced(np.array([1.0, 1.0, 1.0])), target)
+    with Image.open(target) as image:
+        assert image.getexif()[0x0110] == "Camera X" and image.getexif().get(0x0112, 1) == orientation
+        assert image.info["icc_profile"] == PROFILE
+        assert round(float(image.info["dpi"][0])) == 300
+    if kind != "JPEG":
+        assert np.array_equal(read_photo(target).pixels, photo.pixels)
+
+
+def test_a_sixteen_bit_tiff_is_what_others_read(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    pixels = _pixels(np.uint16)
+    write_photo(Photo(pixels, "TIFF"), tmp_path / "a.tif")
+    assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), pixels)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_alpha_is_kept(tmp_path, dtype):
+    pixels = _pixels(dtype, channels=4)
+    write_photo(Photo(pixels[..., :3], "PNG", alpha=pixels[..., 3]), tmp_path / "a.png")
+    photo = read_photo(tmp_path / "a.png")
+    assert np.array_equal(photo.pixels, pixels[..., :3])
+    assert photo.alpha is not None and np.array_equal(photo.alpha, pixels[..., 3])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_correction_is_that_of_linear_light(dtype):
+    pixels, gains, top = _pixels(dtype), np.array([0.5, 1.0, 1.7]), np.iinfo(dtype).max
+    linear = srgb_to_linear(torch.from_numpy(pixels.astype(np.float64) / top)) * torch.from_numpy(gains)
+    expected = (linear_to_srgb(linear.clamp(0, 1)) * top).round().numpy()
+    found = Photo(pixels, "PNG").balanced(gains).pixels
+    assert np.abs(found.astype(int) - expected).max() <= (1 if dtype == np.uint16 else 0)
+
+
+def test_reduction_is_of_linear_light_and_leaves_saturated_pixels_out():
+    pixels = np.full((64, 96, 3), 128, np.uint8)
+    pixels[:, ::2] = (255, 255, 200)
+    reduced = Photo(pixels, "PNG").reduced(side=48)
+    assert reduced.shape == (3, 32, 48)
+    np.testing.assert_allclose(reduced, float(srgb_to_linear(torch.tensor(128 / 255))), atol=1e-5)
+    assert (Photo(np.full((8, 8, 3), 255, np.uint8), "PNG").reduced() == 0).all()
+
+
+def test_a_quality_of_jpeg_is_kept(tmp_path):
+    smooth = np.linspace(0, 255, 64 * 96 * 3).reshape(64, 96, 3).astype(np.uint8)
+    for quality in (60, 95):
+        Image.fromarray(smooth).save(tmp_path / "a.jpg", quality=quality)
+        write_photo(read_photo(tmp_path / "a.jpg"), tmp_path / "b.jpg")
+        with Image.open(tmp_path / "a.jpg") as before, Image.open(tmp_path / "b.jpg") as after:
+            assert before.quantization == after.quantization  # type: ignore[attr-defined]
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(PhotoError, match="no file"):
+        read_photo(tmp_path / "missing.jpg")
+    (tmp_path / "bad.jpg").write_bytes(b"nothing")
+    with pytest.raises(PhotoError, match=r"bad\.jpg"):
+        read_photo(tmp_path / "bad.jpg")
+    Image.fromarray(_pixels(np.uint8, (200, 300))).save(tmp_path / "whole.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:9000])
+    with pytest.raises(PhotoError, match=r"cut\.jpg"):
+        read_photo(tmp_path / "cut.jpg")
+    Image.fromarray(_pixels(np.uint8)).save(tmp_path / "a.gif")
+    with pytest.raises(PhotoError, match="GIF"):
+        read_photo(tmp_path / "a.gif")
+    Image.fromarray(_pixels(np.uint8)).convert("L").save(tmp_path / "gray.png")
+    with pytest.raises(PhotoError, match="red, green and blue"):
+        read_photo(tmp_path / "gray.png")
+
+
+def test_raw_files_need_rawpy(tmp_path, monkeypatch):
+    (tmp_path / "a.CR2").write_bytes(b"nothing")
+    monkeypatch.setitem(sys.modules, "rawpy", None)
+    with pytest.raises(PhotoError, match=r"pip install lightfast\[raw\]"):
+        read_photo(tmp_path / "a.CR2")
+
+
+def test_bad_raw_files_are_named(tmp_path):
+    pytest.importorskip("rawpy")
+    (tmp_path / "a.CR2").write_bytes(b"nothing")
+    with pytest.raises(PhotoError, match=r"a\.CR2"):
+        read_photo(tmp_path / "a.CR2").reduced()
+
+
+def test_raw_files_are_developed_with_the_gains(tmp_path, monkeypatch):
+    """With a stand-in for rawpy: a sensor whose green sees twice as much as the others."""
+
+    class Raw:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def postprocess(self, user_wb=(1, 1, 1, 1), output_color=None, gamma=None, **_):
+            sensor = np.full((8, 12, 3), (0.1, 0.2, 0.1)) * np.array(user_wb)[:3]
+            return np.round(np.clip(sensor, 0, 1) ** (1 / gamma[0]) * 65535).astype(np.uint16)
+
+        def extract_thumb(self):
+            raise ValueError("there is none")
+
+    class Rawpy:
+        LibRawError = RuntimeError
+
+        class ColorSpace:
+            raw, sRGB = "raw", "sRGB"
+
+        @staticmethod
+        def imread(_path):
+            return Raw()
+
+    monkeypatch.setitem(sys.modules, "rawpy", Rawpy)
+    (tmp_path / "a.NEF").write_bytes(b"")
+    photo = read_photo(tmp_path / "a.NEF")
+    assert isinstance(photo, RawPhoto)
+    np.testing.assert_allclose(photo.reduced()[:, 0, 0], [0.1, 0.2, 0.1], atol=1e-4)
+    balanced = photo.balanced(np.array([2.0, 1.0, 2.0]))
+    assert balanced.pixels.dtype == np.uint16 and len(np.unique(balanced.pixels)) == 1 and balanced.kind == "TIFF"

@@ -1,0 +1,169 @@
+"""The estimator: any size, any mask, and an estimate that moves exactly with the light."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lightfast._experiments.data.generated_scenes import draw_scenes
+from lightfast._pipelines.estimator import Estimator, SceneEncoding, area_weights
+from lightfast._pipelines.pipeline import read_pipeline
+from lightfast.metrics import recovery_error, reproduction_error
+
+LIGHT = torch.tensor([[1.0, 0.3, 0.01], [0.2, 1.0, 0.7]])
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return draw_scenes(scenes=4, cameras=1)
+
+
+def _stirred(estimator):
+    """With weights far from their start, so that a test sees what they do."""
+    for parameter in estimator.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return estimator.eval()
+
+
+KINDS = [
+    ("cerberus", 3),
+    ("cerberus-local", 3),
+    ("cerberus", None),
+    ("chroma-histogram", 3),
+    ("color-statistics", 3),
+    ("cerberus-local+chroma-histogram+color-statistics", 3),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_relighting_a_masked_image_moves_the_estimate_exactly_with_the_light(scenes, kind):
+    estimator = _stirred(Estimator(kind[0], offset_groups=kind[1], views=2))
+    images = scenes.images[:2]
+    assert (images == 0).all(1).any()
+    images[0, :, 5:9] = 1.0
+    with torch.no_grad():
+        before, after = estimator(images), estimator(images * LIGHT[..., None, None])
+    assert reproduction_error(after, F.normalize(before * LIGHT)).max() < 1e-3
+    assert reproduction_error(before, torch.ones(2, 3)).min() > 1
+
+
+def test_masked_pixels_do_not_matter(scenes):
+    estimator = _stirred(Estimator("cerberus-local"))
+    images = scenes.images[:1].clone()
+    mask = torch.ones(1, 1, 32, 48, dtype=torch.bool)
+    mask[..., 4:20, 8:30] = False
+    spoilt = torch.where(mask, images, torch.rand_like(images))
+    zeroed = torch.where(mask, images, torch.zeros_like(images))
+    with torch.no_grad():
+        expected = estimator(images, mask)
+        torch.testing.assert_close(estimator(spoilt, mask), expected)
+        torch.testing.assert_close(estimator(zeroed), expected)
+        assert recovery_error(estimator(images), expected).max() > 0.01
+
+
+def test_black_images_and_images_that_are_masked_whole_have_a_finite_answer():
+    estimator = Estimator().eval()
+    images = torch.rand(2, 3, 20, 20)
+    images[0] = 0
+    mask = torch.ones(2, 1, 20, 20, dtype=torch.bool)
+    mask[1] = False
+    with torch.no_grad():
+        assert estimator(images, mask).isfinite().all()
+
+
+def test_size_and_shape_of_the_image_hardly_matter(scenes):
+    """Sides are squeezed to a square: an image that is stretched by whole pixels is the same image."""
+    estimator = _stirred(Estimator("cerberus-local"))
+    images = scenes.images[:2]
+    with torch.no_grad():
+        expected = estimator(images)
+        stretched = images.repeat_interleave(3, 3)
+        torch.testing.assert_close(estimator(stretched), expected, atol=1e-5, rtol=0)
+        larger = images.repeat_interleave(5, 2).repeat_interleave(5, 3)
+        torch.testing.assert_close(estimator(larger), expected, atol=1e-5, rtol=0)
+
+
+def test_area_resampling_is_exact():
+    encoding = SceneEncoding(size=4)
+    images = torch.rand(2, 3, 8, 12, dtype=torch.float64) + 0.1
+    torch.testing.assert_close(encoding.reduce(images), F.adaptive_avg_pool2d(images, 4))
+    odd = torch.rand(1, 3, 7, 9, dtype=torch.float64) + 0.1
+    torch.testing.assert_close(encoding.reduce(odd).mean((2, 3)), odd.mean((2, 3)))
+    boxes = torch.tensor([[2.0, 6.0, 0.0, 8.0]], dtype=torch.float64).expand(2, 4)
+    torch.testing.assert_close(encoding.reduce(images, boxes=boxes), F.adaptive_avg_pool2d(images[:, :, 2:6, 0:8], 4))
+    weights = area_weights(torch.tensor([1.5]), torch.tensor([6.0]), size=3, pixels=7)
+    torch.testing.assert_close(weights.sum(2), torch.full((1, 3), 1.5))
+
+
+def test_members_and_views_are_averaged(scenes):
+    estimator = _stirred(Estimator(members=2, views=8))
+    image = scenes.images[:1]
+    with torch.no_grad():
+        expected = estimator(image)
+        torch.testing.assert_close(estimator(image.flip(3)), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(estimator(image.flip(2)), expected, atol=1e-5, rtol=0)
+        single = [Estimator.from_config({**estimator.config, "members": 1}) for _ in range(2)]
+        for number, one in enumerate(single):
+            one.networks[0].load_state_dict(estimator.networks[number].state_dict())
+        logs = torch.stack([one.eval()(image).log() for one in single]).mean(0)
+    torch.testing.assert_close(F.normalize(logs.exp()), expected, atol=1e-5, rtol=0)
+
+
+def test_networks_of_several_kinds_are_averaged(scenes):
+    both = _stirred(Estimator("chroma-histogram+color-statistics", members=2))
+    image = scenes.images[:2]
+    with torch.no_grad():
+        answers = []
+        for place, name in enumerate(["chroma-histogram", "color-statistics"]):
+            one = Estimator(name, members=2).eval()
+            one.networks.load_state_dict(both.networks[2 * place : 2 * place + 2].state_dict())
+            answers.append(one(image).log())
+        torch.testing.assert_close(F.normalize(torch.stack(answers).mean(0).exp()), both(image), atol=1e-5, rtol=0)
+
+
+def test_the_original_sees_light_but_not_exposure(scenes):
+    estimator = _stirred(Estimator(offset_groups=None, color="linear"))
+    with torch.no_grad():
+        expected = estimator(scenes.images)
+        torch.testing.assert_close(estimator(scenes.images * 0.1), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(expected.norm(dim=1), torch.ones(4))
+
+
+def test_saved_and_loaded_it_is_the_same(tmp_path, scenes):
+    estimator = _stirred(Estimator("cerberus-local", members=2, views=4, softness=0.02, details={"data": "drawn"}))
+    estimator.save(tmp_path)
+    loaded = read_pipeline(tmp_path)
+    assert isinstance(loaded, Estimator) and loaded.config == estimator.config
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(scenes.images), estimator(scenes.images))
+
+
+def test_gradients_reach_the_image(scenes):
+    images = scenes.images.clone().requires_grad_()
+    Estimator()(images)[:, 0].sum().backward()
+    assert images.grad is not None and images.grad.isfinite().all() and images.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"views": 3}, "1, 2, 4 or 8"),
+        ({"members": 0}, "at least one"),
+        ({"color": "linear"}, "log"),
+        ({"softness": 0.0}, "softness"),
+        ({"color": "srgb", "offset_groups": None}, "linear or log"),
+        ({"network": "resnet"}, "resnet"),
+        ({"network": "resnet20"}, "for light"),
+        ({"options": {"dropout": 0.2}}, "by network"),
+        ({"options": {"cerberu": {"dropout": 0.2}}}, "by network"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Estimator(**arguments)
+
+
+def test_wrong_images_are_refused():
+    with pytest.raises(ValueError, match=r"\(N, 3, H, W\)"):
+        Estimator()(torch.rand(3, 8, 8))
+    with pytest.raises(ValueError, match="mask"):
+        Estimator()(torch.rand(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
