@@ -28,6 +28,7 @@ __all__ = [
     "random_illuminants",
     "relight",
     "shadow_light",
+    "spectral_gains",
     "varying_light",
     "von_kries",
 ]
@@ -84,6 +85,36 @@ def random_illuminants(
     hue = hue.to(torch.promote_types(dtype, hue.dtype))
     saturation = _saturations(saturation, hue)
     return hsv_to_rgb(torch.stack([hue, saturation, torch.ones_like(hue)], 1)).to(dtype)
+
+
+def spectral_gains(
+    n: int, bands: int, strength: float | Tensor, *, generator: torch.Generator | None = None, waves: int = 4
+) -> Tensor:
+    """Random smooth spectra of light: a gain for each of any number of bands, (n, bands), of geometric mean 1.
+
+    Their logarithm is a sum of cosines over the bands, `Σ_k a_k cos(π k t)`, of `k` from 1 to `waves` with normal `a_k` that
+    fall as `1 / k`, scaled to a standard deviation over the bands of `strength`: at 1, the gains of the brightest and
+    the darkest band differ by a factor of about 20.
+
+    Args:
+        n: how many.
+        bands: over which wavelengths are spread evenly.
+        strength: one for all, or (n,). The shape of a spectrum does not depend on it.
+        generator: see the module's own words.
+        waves: how many cosines; more are less smooth.
+
+    >>> gains = spectral_gains(2, 16, 0.5, generator=torch.Generator().manual_seed(0))
+    >>> gains.shape, torch.allclose(gains.log().std(1, correction=0), torch.tensor([0.5, 0.5]))
+    (torch.Size([2, 16]), True)
+    """
+    device = None if generator is None else generator.device
+    amplitudes = torch.randn(n, waves, generator=generator, device=device)
+    k = torch.arange(1, waves + 1, device=device)
+    t = (torch.arange(bands, device=device) + 0.5) / bands
+    curves = (amplitudes / k) @ torch.cos(math.pi * k[:, None] * t)
+    curves = curves - curves.mean(1, keepdim=True)
+    curves = curves / curves.std(1, correction=0, keepdim=True).clamp(min=1e-12)
+    return (torch.as_tensor(strength, device=device).reshape(-1, 1) * curves).exp()
 
 
 @overload

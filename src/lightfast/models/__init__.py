@@ -13,6 +13,7 @@ from lightfast.models.color_statistics import ColorStatistics
 from lightfast.models.context_encoder import ContextEncoder
 from lightfast.models.resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
 from lightfast.models.resnet9 import ResNet9
+from lightfast.models.spectral import SpectralNet
 from lightfast.models.vocabulary import vocabulary
 
 __all__ = ["create", "names"]
@@ -37,7 +38,7 @@ def names() -> list[str]:
     >>> "resnet20" in names()
     True
     """
-    return [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS, *ESTIMATORS, *INPAINTERS]
+    return [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS, "spectral", *ESTIMATORS, *INPAINTERS]
 
 
 def create(
@@ -57,7 +58,8 @@ def create(
         scope: whether groups are pooled over the `image` or at each `pixel`.
         constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
             image a network is as equivariant without, and fits its data better (see docs/recognition.md).
-        options: more arguments of networks that estimate light or fill holes; they pool over the image.
+        options: more arguments of networks that estimate light or fill holes, which pool over the image, and of
+            `spectral` (see :class:`~lightfast.models.spectral.SpectralNet`).
 
     Returns:
         A module from (N, 3, H, W) to scores (N, classes). Those of an equivariant network do not change with offsets.
@@ -76,10 +78,12 @@ def create(
         if name in INPAINTERS:
             return ContextEncoder(offset_groups, constrained=constrained, **(INPAINTERS[name] | options))
         return ESTIMATORS[name](offset_groups, constrained=constrained, **options)
+    words = vocabulary(offset_groups, scope, constrained)
+    if name == "spectral":
+        return SpectralNet(words, options.pop("bands", offset_groups), classes or 10, **options)
     if options:
         others = ", ".join([*ESTIMATORS, *INPAINTERS])
         raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {others}")
-    words = vocabulary(offset_groups, scope, constrained)
     if name in CIFAR_DEPTHS:
         return CifarResNet(words, CIFAR_DEPTHS[name], classes or 10)
     if name in FAST_WIDTHS:

@@ -18,16 +18,16 @@ IMAGENET_LAYERS = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+    """Two convolutions and a shortcut."""
 
     expansion = 1
 
     def __init__(
-        self, words: Vocabulary, inputs: int, width: int, stride: int, shortcut: nn.Module, bias: bool
+        self, words: Vocabulary, inputs: int, width: int, stride: int, shortcut: nn.Module, bias: bool, kernel: int = 3
     ) -> None:
         super().__init__()
-        self.first = words.unit(inputs, width, 3, stride, bias)
-        self.second = words.unit(width, width, 3, 1, bias)
+        self.first = words.unit(inputs, width, kernel, stride, bias)
+        self.second = words.unit(width, width, kernel, 1, bias)
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:

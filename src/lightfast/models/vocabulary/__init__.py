@@ -39,8 +39,8 @@ class Vocabulary(Protocol):
         """Max pooling over pixels."""
         ...
 
-    def classify(self, features: int, classes: int) -> nn.Module:
-        """Average over pixels, a linear layer, and one score per class."""
+    def classify(self, features: int, classes: int, per_pixel: bool = False) -> nn.Module:
+        """Average over pixels (unless a score `per_pixel` is wanted), a linear layer, and one score per class."""
         ...
 
 

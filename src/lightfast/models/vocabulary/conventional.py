@@ -38,8 +38,8 @@ class Conventional:
     def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
         return nn.MaxPool2d(kernel, stride, padding)
 
-    def classify(self, features: int, classes: int) -> nn.Module:
-        return Scores(nn.Linear(features, classes))
+    def classify(self, features: int, classes: int, per_pixel: bool = False) -> nn.Module:
+        return Scores(nn.Linear(features, classes), per_pixel=per_pixel)
 
     def chain(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, slope: float = 0.0, norm: bool = True

@@ -45,9 +45,9 @@ class Lifting:
     def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
         return _OnLifted(nn.MaxPool2d(kernel, stride, padding))
 
-    def classify(self, features: int, classes: int) -> nn.Module:
+    def classify(self, features: int, classes: int, per_pixel: bool = False) -> nn.Module:
         linear = self.linear(features, classes * self.offset_groups)
-        return _FromLifted(Scores(linear, self.offset_groups), features)
+        return _FromLifted(Scores(linear, self.offset_groups, per_pixel), features)
 
     def chain(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, slope: float = 0.0, norm: bool = True

@@ -37,9 +37,9 @@ class Local:
     def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
         return nn.MaxPool2d(kernel, stride, padding)
 
-    def classify(self, features: int, classes: int) -> nn.Module:
+    def classify(self, features: int, classes: int, per_pixel: bool = False) -> nn.Module:
         linear = lfnn.Linear(features, classes * self.offset_groups, offset_groups=self.offset_groups)
-        return Scores(linear, self.offset_groups)
+        return Scores(linear, self.offset_groups, per_pixel)
 
 
 class _Center(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -64,16 +65,24 @@ class CenteredSubsample(nn.Module):
 class Scores(nn.Module):
     """Average over pixels and a linear layer; with groups, scores averaged over them, less their mean over classes.
 
+    Shapes: (N, C, H, W) to (N, k), or `per_pixel`, without the average over pixels, to (N, k, H, W).
+
     k x g scores, averaged over the groups, all move by the mean of the offset. Without their mean over the classes they
     do not move at all, and the probabilities are the same.
     """
 
-    def __init__(self, linear: nn.Module, offset_groups: int | None = None) -> None:
+    def __init__(self, linear: nn.Module, offset_groups: int | None = None, per_pixel: bool = False) -> None:
         super().__init__()
-        self.linear, self.offset_groups = linear, offset_groups
+        self.linear, self.offset_groups, self.per_pixel = linear, offset_groups, per_pixel
 
     def forward(self, x: Tensor) -> Tensor:
-        scores = exact_linear(x.mean((2, 3), dtype=statistics_dtype(x)), self.linear, x.dtype)
+        if self.per_pixel:
+            scores = self._scores(x.movedim(1, -1).flatten(0, -2).to(statistics_dtype(x)), x.dtype)
+            return scores.unflatten(0, (x.shape[0], *x.shape[2:])).movedim(-1, 1)
+        return self._scores(x.mean((2, 3), dtype=statistics_dtype(x)), x.dtype)
+
+    def _scores(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        scores = exact_linear(rows, self.linear, dtype)
         if self.offset_groups is None:
             return scores
         scores = scores.unflatten(1, (self.offset_groups, -1)).mean(1)
