@@ -24,7 +24,7 @@ from lightfast._commands.options import choose_device
 from lightfast._experiments.data.nus import LitScenes, load_nus
 from lightfast._experiments.engine import Job, train_many
 from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light
-from lightfast._experiments.illuminant.plans import ILLUMINANT_PLANS, NETWORKS
+from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import held_out_scenes, splits_of
 from lightfast._experiments.illuminant.task import IlluminantTask
 from lightfast.metrics import recovery_error, reproduction_error, summary
@@ -62,7 +62,7 @@ def main() -> None:
             kind, graph = NETWORKS[network], {"graph": device.type == "cuda"}
             if kind.parts:
                 raise ValueError(f"{name}: compare the parts of {network}, {', '.join(kind.parts)}, one by one")
-            plan = ILLUMINANT_PLANS["best"].with_steps(given.steps).with_values(values | graph).plan_for(kind)
+            plan = PLANS["best"].with_steps(given.steps).with_values(values | graph).plan_for(kind)
             estimators[name] = estimator = plan.estimator(kind, 0)
             augmentation = plan.augmentation_for(kind)
             task = IlluminantTask(scenes, estimator.encoding, augmentation, plan.recovery, chosen=train)

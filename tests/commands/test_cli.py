@@ -12,9 +12,9 @@ from PIL import Image
 
 import lightfast
 from lightfast._experiments.data.generated import CLASSES, draw
-from lightfast._experiments.recognition.study import run_folder
+from lightfast._experiments.study import run_folder
 
-QUICK = ["--recipe", "quick", "--set", "batch_size=8", "--set", "jitter=0.5", "--device", "cpu"]
+QUICK = ["--recipe", "quick", "--model", "resnet20", "--set", "batch_size=8", "--set", "jitter=0.5", "--device", "cpu"]
 
 
 def lightfast_process(*arguments, cwd):
@@ -198,7 +198,7 @@ def test_other_classes_are_refused(trained, run):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["reproduce", "recognition", "--recipe", "slow"], "the recipe is one of paper, best, quick"),
+        (["reproduce", "recognition", "--recipe", "slow"], "the recipe is one of paper, best, quick, demo"),
         (["reproduce", "recognition", "--strategies", "orignal"], "no strategy 'orignal'"),
         (["reproduce", "recognition", "--model", "vgg16"], "no network 'vgg16'"),
         (["reproduce", "recognition", "--device", "tpu"], "the device is auto, cpu or cuda"),
@@ -206,13 +206,22 @@ def test_other_classes_are_refused(trained, run):
         (["reproduce", "recognition", "--only", "original"], "is not STRATEGY:SEED"),
         (["reproduce", "recognition", "--set", "speed=9"], "no 'speed'"),
         (["reproduce", "recognition", "--set", "lr"], "is not NAME=VALUE"),
+        (["reproduce", "recognition", "--set", "seed=3"], "seed cannot be set"),
+        (["reproduce", "recognition", "--set", "steps=3", "--steps", "2"], "steps is given twice"),
+        (["reproduce", "recognition", "--set", "graph=true", "--device", "cpu"], "graph cannot be true here"),
+        (["reproduce", "recognition", "--strategies", ","], "no strategy was named"),
+        (["reproduce", "illuminant", "--networks", ""], "no network was named"),
+        (["reproduce", "illuminant", "--protocol", "random"], "the protocol is one of pooled"),
+        (["reproduce", "illuminant", "--model", "cerberus"], "a recipe has no 'model'"),
+        (["train", "illuminant", "--network", "local,joint"], "names 2 of"),
+        (["train", "imagenet"], "imagenet"),
         (["reproduce", "recognition", "--set", "batch_size=0"], "batch_size must be at least 1"),
         (["reproduce", "recognition", "--seeds", "0"], "--seeds"),
         (["reproduce", "recognition", "--data", "nowhere"], "nowhere is not a folder"),
         (["reproduce", "imagenet"], "--data"),
         (["reproduce", "imagenet", "--data", "nowhere"], "nowhere is not a folder"),
         (["train", "recognition", "--data", "nowhere"], "nowhere is not a folder"),
-        (["train", "recognition", "--strategy", "preprocessing"], "names 3 strategies"),
+        (["train", "recognition", "--strategy", "preprocessing"], "names 3 of"),
         (["evaluate", "nowhere"], "neither a folder with a trained classifier nor a pretrained model"),
         (["evaluate", "."], "model.json"),
         (["classify", "photo.jpg", "--model", "nowhere"], "neither a folder"),
@@ -232,3 +241,17 @@ def test_tracebacks_can_be_asked_for(run, monkeypatch):
     monkeypatch.setenv("LIGHTFAST_DEBUG", "1")
     with pytest.raises(ValueError, match="neither a folder"):
         run("evaluate", "nowhere")
+
+
+def test_an_estimator_of_the_light_is_compared_trained_and_evaluated(tmp_path, run):
+    quick = ["--steps", 1, "--set", "size=16", "--set", "batch_size=4", "--device", "cpu"]
+    code, out, err = run("reproduce", "illuminant", "--networks", "equivariant", "--out", tmp_path / "all", *quick)
+    assert code == 0, err
+    assert "Gray world" in out and "Color Cerberus, equivariant" in out
+    assert (tmp_path / "all" / "pooled" / "report.html").exists()
+    code, out, err = run("train", "illuminant", "--network", "statistics", "--out", tmp_path / "one", *quick)
+    assert code == 0 and f"{tmp_path / 'one' / 'model'}.safetensors" in out, err
+    code, out, err = run("evaluate", tmp_path / "one", "--json", tmp_path / "e.json", "--device", "cpu")
+    assert code == 0 and "median recovery error" in out, err
+    medians = [place["all"]["median"] for place in json.loads((tmp_path / "e.json").read_text())["reproduction"]]
+    assert max(medians) - min(medians) < 0.01 < medians[0]

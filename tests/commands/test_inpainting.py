@@ -71,13 +71,13 @@ def test_an_inpainter_is_trained_resumed_and_used(data, tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["reproduce", "inpainting", "--recipe", "slow"], "the recipe is one of best, slim, demo"),
+        (["reproduce", "inpainting", "--recipe", "slow"], "the recipe is one of best, slim, demo, quick"),
         (["reproduce", "inpainting", "--networks", "orignal"], "no network 'orignal'"),
-        (["reproduce", "inpainting", "--only", "original"], "is not STRATEGY:SEED"),
+        (["reproduce", "inpainting", "--only", "original"], "is not NETWORK:SEED"),
         (["reproduce", "inpainting", "--set", "speed=9"], "no 'speed'"),
         (["reproduce", "inpainting", "--precision", "int8"], "the precision is"),
         (["reproduce", "inpainting", "--data", "nowhere"], "nowhere is not a folder"),
-        (["train", "inpainting", "--network", "all"], "names 4 networks"),
+        (["train", "inpainting", "--network", "all"], "names 4 of"),
         (["train", "inpainting", "--set", "hole=square"], "center or random"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

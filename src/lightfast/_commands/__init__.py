@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lightfast._commands import bench, classify, evaluate, reproduce, train
+from lightfast._commands import bench, experiments
 from lightfast._commands.balance import balance
 from lightfast._commands.certify import certify
+from lightfast._commands.classify import classify
+from lightfast._commands.evaluate import evaluate
 from lightfast._commands.export import export
 from lightfast._commands.inpaint import inpaint
-from lightfast._commands.reproduce_illuminant import illuminant, train_illuminant
-from lightfast._commands.reproduce_inpainting import inpainting, train_inpainting
 
 __all__ = ["app"]
 
@@ -42,14 +42,10 @@ def _lightfast(
     pass
 
 
-reproduce.app.command("illuminant")(illuminant)
-train.app.command("illuminant")(train_illuminant)
-reproduce.app.command("inpainting")(inpainting)
-train.app.command("inpainting")(train_inpainting)
-app.add_typer(reproduce.app, name="reproduce")
-app.add_typer(train.app, name="train")
-app.command("evaluate")(evaluate.evaluate)
-app.command("classify")(classify.classify)
+app.add_typer(experiments.reproduce, name="reproduce")
+app.add_typer(experiments.train, name="train")
+app.command("evaluate")(evaluate)
+app.command("classify")(classify)
 app.command("balance")(balance)
 app.command("inpaint")(inpaint)
 app.command("certify")(certify)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -59,9 +59,9 @@ def bench(
         device=where,
         out=out,
         json=json,
-        networks=_names(networks or ("resnet20:128" if quick else "")),
-        precisions=_names(precisions or defaults),
-        variants=_names(variants),
+        networks=options.names_in(networks or ("resnet20:128" if quick else "")),
+        precisions=options.names_in(precisions or defaults),
+        variants=options.names_in(variants),
         seconds=seconds,
         each=each if each is not None else 3.0 if where.type == "cuda" else 20.0,
         compiled=compiled and not quick,
@@ -72,9 +72,5 @@ def bench(
         processor_time=processor_time,
         resume=resume,
     )
-    typer.echo(run(request, say=options.say))
+    typer.echo(run(request, say=typer.echo))
     typer.echo(f"written: {out}")
-
-
-def _names(text: str) -> list[Any]:
-    return [name.strip() for name in text.split(",") if name.strip()]

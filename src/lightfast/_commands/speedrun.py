@@ -37,16 +37,17 @@ def speedrun(
     """Train against the clock until a network is right often enough under white and under colored light."""
     from lightfast import models
     from lightfast._atomic import write_json
+    from lightfast._experiments.plan import parse_setting
     from lightfast._experiments.provenance import provenance
-    from lightfast._experiments.recognition.pictures import drawn_pictures
+    from lightfast._experiments.recognition.pictures import drawn_pictures, load_pictures
     from lightfast._experiments.speed.speedrun import Attempt, attempt
     from lightfast._experiments.speed.speedrun_report import write_speedrun_report
 
-    changes = dict(options.parse_setting(text) for text in settings or [])
+    changes = dict(parse_setting(text) for text in settings or [])
     known = {field.name for field in dataclasses.fields(Attempt)} - {"network", "epochs", "strategy", "seed"}
     if set(changes) - known:
         raise ValueError(f"an attempt has no {', '.join(set(changes) - known)}; it has {', '.join(sorted(known))}")
-    names = [name.strip() for name in network.split(",") if name.strip()]
+    names = options.names_in(network)
     unknown = [name for name in names if name not in models.names()]
     if unknown or not names:
         raise ValueError(f"there is no network {', '.join(unknown)}; there are {', '.join(models.names())}")
@@ -57,13 +58,13 @@ def speedrun(
         for seed in range(seeds)
     ]
     where = options.choose_device(device)
-    pictures = drawn_pictures() if data is None else options.load_pictures(data)
+    pictures = drawn_pictures() if data is None else load_pictures(data)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "results.json"
     records = json.loads(path.read_text(encoding="utf-8"))["attempts"] if resume and path.exists() else []
     table = ""
     for how in attempts:
-        record = attempt(how, pictures, where, target, options.say)
+        record = attempt(how, pictures, where, target, typer.echo)
         records.append({**record, "provenance": provenance()})
         write_json(path, {"attempts": records})
         table = write_speedrun_report(out, records)

@@ -3,23 +3,17 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._experiments.engine import Recipe, train
-from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light, measure
-from lightfast._experiments.illuminant.plans import ILLUMINANT_PLANS, NETWORKS, IlluminantPlan
+from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light, mean_light, measure
+from lightfast._experiments.illuminant.experiment import Illuminant
+from lightfast._experiments.illuminant.plans import NETWORKS, PLANS, IlluminantPlan
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, held_out_scenes, splits_of
-from lightfast._experiments.illuminant.report import write_illuminant_report
-from lightfast._experiments.illuminant.study import (
-    IlluminantStudy,
-    choose_networks,
-    classical_estimates,
-    mean_light,
-    train_estimator,
-)
 from lightfast._experiments.illuminant.task import IlluminantTask, SceneAugmentation
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
 from lightfast.metrics import recovery_error, reproduction_error
@@ -149,38 +143,68 @@ def test_the_mean_of_lights_follows_the_light():
 
 
 def test_a_study_is_written_resumed_and_refused_with_other_settings(tmp_path, scenes):
-    plan = ILLUMINANT_PLANS["demo"].with_steps(2).with_values({"size": 16, "views": 1, "batch_size": 8})
+    plan = PLANS["demo"].with_steps(2).with_values({"size": 16, "views": 1, "batch_size": 8})
     said = []
 
     def study(**changes):
-        values = {"networks": ["original", "equivariant"], "seeds": 1, "plan": plan, "seconds": None, **changes}
-        return IlluminantStudy(scenes, "pooled", out=tmp_path, parallel=1, progress=False, say=said.append, **values)
+        values = {"chosen": ["original", "equivariant"], "plan": plan, **changes}
+        return Illuminant(scenes, out=tmp_path, progress=False, say=said.append, **values)
 
-    assert not study(seconds=-1.0).run()
-    assert study().run()
-    assert study(networks=["equivariant"], seeds=2).run()
-    table = write_illuminant_report(tmp_path, scenes, classical_estimates(scenes))
+    assert not study(seconds=-1.0).run() and "6 runs are left" in said[-1]
+    assert len(study().run()) == 6
+    last = study(chosen=["equivariant"], seeds=2)
+    table = last.write_report(last.run())
     results = json.loads((tmp_path / "results.json").read_text())
-    assert {"gray-world", "original", "equivariant", "equivariant-ensemble"} <= set(results["methods"])
-    assert results["methods"]["equivariant"]["seeds"] == 2 and results["runs"] == 9
-    medians = [place["all"]["median"] for place in results["methods"]["equivariant"]["reproduction"]]
+    found = results["summary"]
+    assert {"gray-world", "original", "equivariant", "equivariant-ensemble"} <= set(found)
+    assert found["equivariant"]["seeds"] == 2 and len(results["runs"]) == 9 and "estimates" not in results["runs"][0]
+    medians = [place["all"]["median"] for place in found["equivariant"]["mean"]["reproduction"]]
     assert max(medians) - min(medians) < 2e-3
     assert "ensemble of 2" in table and (tmp_path / "table.md").read_text() == table
     for name in ("errors.png", "corrected.png", "report.html"):
         assert (tmp_path / name).stat().st_size > 1000
+    models = {path.parent.name for path in tmp_path.rglob("model.json")}
+    assert models == {"original.fold-1.0", "equivariant.fold-1.0"}, "only what the report shows is kept"
     said.clear()
-    assert study().run()
+    records = study().run()
     assert said == [f"6 of 6 runs are in {tmp_path} already"]
+    assert study().write_report(records) == table, "the same from disk as from memory"
     with pytest.raises(ValueError, match="other settings"):
         study(plan=plan.with_values({"lr": 0.5})).run()
 
 
-def test_an_estimator_of_several_members_is_trained(scenes):
-    plan = ILLUMINANT_PLANS["demo"].with_steps(2).with_values({"size": 16, "batch_size": 4})
-    estimator = train_estimator(
-        scenes, plan, "local", 2, torch.device("cpu"), progress=False, details={"data": "drawn"}
-    )
-    assert estimator.config["members"] == 2 and estimator.config["data"] == "drawn" and not estimator.training
+def test_runs_of_before_are_read(tmp_path, scenes):
+    """A file for each, named by network, split and seed, as they were kept first."""
+    split = splits_of(scenes, "pooled")[0]
+    estimates = F.normalize(torch.rand(11, len(split.test), 3), dim=-1)
+    about = {"parameters": 5, "train_seconds": 1.0, "trained_together": 1, "steps": 2, "provenance": {}}
+    (tmp_path / "runs").mkdir()
+    arrays = {"estimates": estimates.numpy(), "test": split.test.numpy(), "about": np.array(json.dumps(about))}
+    np.savez_compressed(tmp_path / "runs" / "local-wrapped.fold-1.3.npz", **arrays)
+    ((run, record),) = Illuminant(scenes, PLANS["demo"], tmp_path).finished().items()
+    assert run == ("local-wrapped", 3, "fold-1") and record["parameters"] == 5
+    assert torch.equal(record["estimates"], estimates) and torch.equal(record["test"], split.test)
+
+
+def test_several_protocols_share_what_they_can(tmp_path, scenes):
+    parts = Illuminant(scenes, PLANS["demo"], tmp_path, protocol="all", seconds=5.0).parts()
+    assert [part.out.name for part in parts] == list(PROTOCOLS)
+    assert len({part.started for part in parts}) == 1 and all(part.classical is parts[0].classical for part in parts)
+    with pytest.raises(ValueError, match="the protocol is one of pooled"):
+        Illuminant(scenes, PLANS["demo"], tmp_path, protocol="random")
+
+
+def train_estimator(scenes, plan, out, kind, members):
+    said = Illuminant(scenes, plan, out, members=members, progress=False).train_one(kind, 0)
+    assert f"{out / 'model'}.safetensors" in said
+    return Estimator.load(out).eval()
+
+
+def test_an_estimator_of_several_members_is_trained(tmp_path, scenes):
+    plan = PLANS["demo"].with_steps(2).with_values({"size": 16, "batch_size": 4})
+    estimator = train_estimator(scenes, plan, tmp_path, "local", 2)
+    assert estimator.config["members"] == 2 and estimator.config["data"] == scenes.name
+    assert estimator.config["kind"] == "local" and "command" in estimator.config["provenance"]
     first, second = (network.state_dict() for network in estimator.networks)
     assert any(not torch.equal(first[key], second[key]) for key in first)
 
@@ -199,17 +223,16 @@ def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):
 
 
 def test_parts_are_trained_alone_and_answer_together(tmp_path, scenes):
-    plan = ILLUMINANT_PLANS["best"].with_steps(2).with_values({"size": 16, "batch_size": 4})
-    study = IlluminantStudy(scenes, "pooled", plan, ["general"], 1, tmp_path, progress=False, say=lambda _: None)
-    assert study.run()
+    plan = PLANS["best"].with_steps(2).with_values({"size": 16, "batch_size": 4})
+    study = Illuminant(scenes, plan, tmp_path, ["general"], progress=False, say=lambda _: None)
+    study.write_report(study.run())
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert names == [f"{part}.fold-{fold}.0.npz" for part in ("histogram", "statistics") for fold in (1, 2, 3)]
-    write_illuminant_report(tmp_path, scenes, classical_estimates(scenes))
-    methods = json.loads((tmp_path / "results.json").read_text())["methods"]
+    assert names == [f"{part}.fold-{fold}.0" for part in ("histogram", "statistics") for fold in (1, 2, 3)]
+    methods = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert {"histogram", "statistics", "general"} <= set(methods) and "joint" not in methods
     parts = [methods[name]["parameters"] for name in ("histogram", "statistics")]
     assert methods["general"]["parameters"] == sum(parts)
-    estimator = train_estimator(scenes, plan, "general", 2, torch.device("cpu"), progress=False)
+    estimator = train_estimator(scenes, plan, tmp_path / "general", "general", 2)
     assert [type(network).__name__ for network in estimator.networks] == ["ChromaHistogram"] * 2 + [
         "ColorStatistics"
     ] * 2
@@ -217,14 +240,14 @@ def test_parts_are_trained_alone_and_answer_together(tmp_path, scenes):
 
 
 def test_networks_have_values_of_their_own_unless_they_are_given():
-    plan = ILLUMINANT_PLANS["best"]
+    plan = PLANS["best"]
     assert plan.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.1
     assert plan.plan_for(NETWORKS["wrapped"]).augmentation == plan.augmentation
     given = plan.with_values({"smallest_part": 0.7})
     assert given.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.7
     assert given.plan_for(NETWORKS["statistics"]).augmentation.mix == 0.3
     apart = dataclasses.replace(plan, own={"histogram": {"softness": 0.5}})
-    with pytest.raises(ValueError, match="no 'own'"):
+    with pytest.raises(ValueError, match="own cannot be set"):
         plan.with_values({"own": {}})
     with pytest.raises(ValueError, match="mapping"):
         plan.with_values({"options": 3})
@@ -233,13 +256,15 @@ def test_networks_have_values_of_their_own_unless_they_are_given():
 
 
 def test_plans_take_other_values_and_refuse_unknown_ones():
-    plan = ILLUMINANT_PLANS["best"].with_values({"sensor": 0.2, "lr": 0.5, "size": 32})
+    plan = PLANS["best"].with_values({"sensor": 0.2, "lr": 0.5, "size": 32})
     assert (plan.augmentation.sensor, plan.recipe.lr, plan.size) == (0.2, 0.5, 32)
     assert json.loads(json.dumps(plan.to_dict()))["augmentation"]["sensor"] == 0.2
     assert plan.augmentation_for(NETWORKS["original"]).sensor == 0
     with pytest.raises(ValueError, match="no 'color'"):
         plan.with_values({"color": 1})
     with pytest.raises(ValueError, match="local"):
-        choose_networks("resnet")
-    assert choose_networks("all") == list(NETWORKS)
+        Illuminant.choose("resnet")
+    assert Illuminant.choose("all") == list(NETWORKS)
+    with pytest.raises(ValueError, match="no network was named"):
+        Illuminant.choose(" ")
     assert isinstance(plan, IlluminantPlan)

@@ -10,10 +10,9 @@ import torch
 from lightfast._experiments.data.generated_textures import draw_textures, drawn_textures
 from lightfast._experiments.engine import train
 from lightfast._experiments.inpainting.evaluation import evaluate_inpainter, worst_stability
-from lightfast._experiments.inpainting.plans import FILLERS, INPAINTING_PLANS, choose_fillers
-from lightfast._experiments.inpainting.report import inpainting_tables, write_inpainting_report
+from lightfast._experiments.inpainting.experiment import Inpainting
+from lightfast._experiments.inpainting.plans import NETWORKS, PLANS
 from lightfast._experiments.inpainting.samples import Sampler
-from lightfast._experiments.inpainting.study import InpaintingStudy, inpainting_results
 from lightfast._experiments.inpainting.task import Adversaries, HoleAugmentation, InpaintingTask
 from lightfast._pipelines.inpainter import HoleEncoding, Inpainter, center_mask
 from lightfast.color import linear_to_srgb
@@ -22,7 +21,7 @@ from lightfast.models.context_encoder import ContextDiscriminator
 CPU = torch.device("cpu")
 SMALL = {"base": 3, "bottleneck": 9}
 PLAN = (
-    INPAINTING_PLANS["demo"]
+    PLANS["demo"]
     .with_steps(3)
     .with_values({"batch_size": 4, "log_every": 1, "sheet_every": 2, "checkpoint_every": 2, "warmup": 0})
     .with_values({"held_out": 4, "discriminator": 2, "options": SMALL})
@@ -37,14 +36,14 @@ def images():
 @pytest.fixture(scope="module")
 def study(images, tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
-    study = InpaintingStudy(images, PLAN, list(FILLERS), 2, out, progress=False, say=lambda text: None)
-    dataclasses.replace(study, seeds=1).run()
-    dataclasses.replace(study, only=[("equivariant", 1)]).run()
+    study = Inpainting(images, PLAN, out, list(NETWORKS), progress=False, say=lambda text: None)
+    study.run()
+    dataclasses.replace(study, only=Inpainting.parse_runs("equivariant:1")).run()
     return study
 
 
 def small(kind="equivariant"):
-    return PLAN.inpainter(FILLERS[kind], 0)
+    return PLAN.inpainter(NETWORKS[kind], 0)
 
 
 def test_a_batch_has_a_hole_and_what_was_there(images):
@@ -138,47 +137,45 @@ def test_what_is_there_is_not_done_again(study):
         other.run()
 
 
-def test_results_have_means_and_spreads(study):
-    results = inpainting_results(study.out)
-    assert list(results["networks"]) == list(FILLERS)
-    found = results["networks"]["equivariant"]
-    assert found["seeds"] == 2 and len(found["tests"]["Textures"]["psnr_spread"]) == 11
-    assert found["tests"]["Textures"]["stability"][0] is None
-    assert results["networks"]["original"]["seeds"] == 1 and len(results["runs"]) == 5
-    table = inpainting_tables(results)
+def test_the_report_has_means_and_spreads(study):
+    table = study.write_report(study.run())
+    results = json.loads((study.out / "results.json").read_text())
+    assert list(results["summary"]) == list(NETWORKS)
+    found = results["summary"]["equivariant"]
+    assert found["seeds"] == 2 and len(found["spread"]["tests"]["Textures"]["psnr"]) == 11
+    assert found["mean"]["tests"]["Textures"]["stability"][0] is None
+    assert results["summary"]["original"]["seeds"] == 1 and len(results["runs"]) == 5
     assert "Context Encoder, equivariant" in table and "±" in table and "Published" not in table
+    assert (study.out / "table.md").read_text() == table
     with pytest.raises(ValueError, match="no finished runs"):
-        inpainting_results(study.out / "runs")
+        study.write_report([])
 
 
-def test_the_report(study, images):
-    table = write_inpainting_report(study.out, images, photographs=False)
+def test_the_report_has_pictures_unless_they_are_photographs_to_leave_out(study, images):
+    records = study.run()
+    dataclasses.replace(study, photographs=False).write_report(records)
     assert {"table.md", "results.json", "psnr.png", "filled.png", "square.png", "report.html"} <= {
         path.name for path in study.out.iterdir()
     }
     page = (study.out / "report.html").read_text()
     assert "The same images under other light" in page and "http" not in page.split("</style>")[1].replace("https", "")
-    assert (study.out / "table.md").read_text() == table
-
-
-def test_photographs_may_be_left_out(study, images):
-    pictures = dataclasses.replace(images, photographs=True)
     for name in ("filled.png", "square.png"):
-        (study.out / name).unlink(missing_ok=True)
-    write_inpainting_report(study.out, pictures, photographs=False)
+        (study.out / name).unlink()
+    pictures = dataclasses.replace(images, photographs=True)
+    dataclasses.replace(study, data=pictures, photographs=False).write_report(records)
     assert not (study.out / "filled.png").exists()
     assert "The same images under other light" not in (study.out / "report.html").read_text()
 
 
 def test_networks_as_users_type_them():
-    assert choose_fillers("all") == list(FILLERS)
+    assert Inpainting.choose("all") == list(NETWORKS)
     for text, sentence in (("orignal", "no network 'orignal'"), (" ", "no network was named")):
         with pytest.raises(ValueError, match=sentence):
-            choose_fillers(text)
+            Inpainting.choose(text)
 
 
 def test_plans_change_by_name():
-    plan = INPAINTING_PLANS["best"].with_values({"hole": "random", "lr": 1e-3, "border": 5.0}).with_steps(10)
+    plan = PLANS["best"].with_values({"hole": "random", "lr": 1e-3, "border": 5.0}).with_steps(10)
     assert (plan.augmentation.hole, plan.recipe.lr, plan.border, plan.recipe.steps) == ("random", 1e-3, 5.0, 10)
     assert json.loads(json.dumps(plan.to_dict()))["recipe"]["betas"] == [0.5, 0.999]
     with pytest.raises(ValueError, match="no 'speed'"):

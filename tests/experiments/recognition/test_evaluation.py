@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from lightfast._experiments.data.generated import draw
-from lightfast._experiments.recognition.evaluation import SATURATIONS, evaluate, evaluation_lights
+from lightfast._experiments.lights import SATURATIONS, evaluation_lights
+from lightfast._experiments.recognition.evaluation import evaluate
 from lightfast.light import LIGHT_KINDS, gradient_light, random_illuminants, relight
 
 

@@ -1,5 +1,6 @@
 """Tables, figures and the page of a comparison."""
 
+import dataclasses
 import io
 import json
 import re
@@ -9,14 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
-from lightfast._experiments.recognition.examples import Answer, Example, collect_examples, decode_png
+from lightfast._experiments.recognition.examples import Example, collect_examples, examples_figure
+from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.pictures import drawn_pictures
-from lightfast._experiments.recognition.study import run_folder
-from lightfast._experiments.recognition.summary import summarize
-from lightfast._experiments.report import write_report
-from lightfast._experiments.report.figures import DARK, LIGHT, error_figure, examples_figure, varying_figure
-from lightfast._experiments.report.page import Picture, Section, Table, page
-from lightfast._experiments.report.tables import VARYING, curve_rows, markdown, summary_rows, varying_rows
+from lightfast._experiments.recognition.plans import PLANS
+from lightfast._experiments.recognition.report import VARYING, error_figure, varying_figure
+from lightfast._experiments.report.figures import DARK, LIGHT
+from lightfast._experiments.report.page import Picture, Section, page
+from lightfast._experiments.report.tables import Table
+from lightfast._experiments.study import run_folder
 from lightfast._pipelines.pipeline import Classifier
 from lightfast.light import LIGHT_KINDS
 
@@ -49,6 +51,18 @@ RECORDS = [record("original", 0, 8.0, 40.0), record("original", 1, 9.0, 42.0), r
 """As older versions wrote them, without the kinds of light that varies."""
 
 
+def study(out):
+    return Recognition(dataclasses.replace(PICTURES, name="CIFAR-10"), PLANS["paper"], out)
+
+
+def write_report(out):
+    return study(out).write_report(list(study(out).finished().values()))
+
+
+def summarize(records):
+    return study(None).summaries(records)
+
+
 def with_kinds(entry):
     return entry | {"varying": {kind: entry["mixed"] + number for number, kind in enumerate(LIGHT_KINDS)}}
 
@@ -61,54 +75,39 @@ def folder(tmp_path):
         options = {"color": "log", "offset_groups": 3} if entry["strategy"] == "equivariant" else {}
         Classifier("resnet20", PICTURES.classes, **options).save(run)
         (run / "evaluation.json").write_text(json.dumps(entry))
-    plan = {
-        "name": "paper",
-        "model": "resnet20",
-        "recipe": {
-            "steps": 64000,
-            "batch_size": 128,
-            "optimizer": "sgd",
-            "lr": 0.1,
-            "schedule": "step",
-            "weight_decay": 1e-4,
-            "precision": "float32",
-        },
-    }
-    settings = {"data": "CIFAR-10", "train_images": 50000, "test_images": 10000, "plan": plan}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
     return tmp_path
 
 
 def test_everything_is_written(folder):
-    table = write_report(folder, PICTURES, torch.device("cpu"))
+    table = write_report(folder)
     names = {path.name for path in folder.iterdir()}
     assert {"results.json", "table.md", "errors.png", "examples.png", "report.html"} <= names
     assert (folder / "table.md").read_text() == table
     results = json.loads((folder / "results.json").read_text())
-    assert results["summary"]["original"]["mean"][0] == 8.5 and results["summary"]["original"]["seeds"] == 2
-    assert results["summary"]["equivariant"]["spread"][0] is None
+    assert results["summary"]["original"]["mean"]["errors"][0] == 8.5 and results["summary"]["original"]["seeds"] == 2
+    assert results["summary"]["equivariant"]["spread"] is None
     assert len(results["runs"]) == 3 and {"command", "commit", "versions", "machine"} <= results["report"].keys()
 
 
 def test_light_that_varies_has_a_table_and_a_figure_where_it_was_measured(folder):
-    assert "hard edge" not in write_report(folder, PICTURES, torch.device("cpu"))
+    assert "hard edge" not in write_report(folder)
     assert not (folder / "varying.png").exists()
     for entry in RECORDS[:2]:
         path = run_folder(folder, (entry["strategy"], entry["seed"])) / "evaluation.json"
         path.write_text(json.dumps(with_kinds(entry)))
-    table = write_report(folder, PICTURES, torch.device("cpu"))
+    table = write_report(folder)
     head, _, *rows = table[table.rindex("| Strategy") :].splitlines()
     assert all(title in head for title in VARYING.values())
     assert len(rows) == 1 and rows[0].startswith("| Original") and "45.00 ± 1.41" in rows[0]
     assert (folder / "varying.png").exists() and "hard edge" in (folder / "report.html").read_text()
     results = json.loads((folder / "results.json").read_text())["summary"]
-    assert list(results["original"]["varying"]) == list(LIGHT_KINDS)
-    assert results["equivariant"]["varying"] == {"gradient": {"mean": 9.5, "spread": None}}
+    assert list(results["original"]["mean"]["varying"]) == list(LIGHT_KINDS)
+    assert "varying" not in results["equivariant"]["mean"] and results["equivariant"]["mean"]["mixed"] == 9.5
 
 
 def test_a_strategy_with_older_and_newer_records_has_what_all_have():
     (summary,) = summarize([RECORDS[0], with_kinds(RECORDS[1])])
-    assert list(summary.varying) == ["gradient"] and not varying_rows([summary])
+    assert set(summary.mean) == {"saturations", "errors", "mixed"}
 
 
 def test_every_kind_of_light_has_a_name_in_tables():
@@ -116,7 +115,7 @@ def test_every_kind_of_light_has_a_name_in_tables():
 
 
 def test_the_page_stands_alone(folder):
-    write_report(folder, PICTURES, torch.device("cpu"))
+    write_report(folder)
     html = (folder / "report.html").read_text()
     assert not re.search(r"(src|href)=[\"'](?!data:)", html) and "url(" not in html and "@import" not in html
     assert html.count("<picture>") == 2 and "prefers-color-scheme: dark" in html
@@ -127,34 +126,32 @@ def test_the_page_stands_alone(folder):
 def test_without_the_two_networks_there_are_no_examples(folder):
     for path in run_folder(folder, ("equivariant", 0)).iterdir():
         path.unlink()
-    write_report(folder, PICTURES, torch.device("cpu"))
+    write_report(folder)
     assert not (folder / "examples.png").exists() and (folder / "report.html").exists()
 
 
 def test_nothing_to_report(tmp_path):
     with pytest.raises(ValueError, match="no finished runs"):
-        write_report(tmp_path, PICTURES, torch.device("cpu"))
+        write_report(tmp_path)
 
 
 def test_means_and_spreads():
     original, equivariant = summarize(RECORDS)
-    assert (original.at(0.0).mean, original.seeds) == (8.5, 2)
-    assert original.at(1.0).spread == pytest.approx(2**0.5)
-    assert equivariant.at(0.0).spread is None and str(equivariant.mixed) == "9.50"
+    assert (original.at("errors", 0), original.seeds) == (8.5, 2)
+    assert original.spread["errors"][-1] == pytest.approx(2**0.5)
+    assert equivariant.spread is None and equivariant.text("mixed") == "9.50"
+    assert equivariant.ours and not original.ours
 
 
-def test_tables_are_rectangles():
-    summaries = summarize(RECORDS)
-    for rows in (summary_rows(summaries), curve_rows(summaries)):
-        assert len({len(row) for row in rows}) == 1 and len(rows) == 3
-        lines = markdown(rows).splitlines()
-        assert len({len(line) for line in lines}) == 1 and len(lines) == 4
+def test_tables_are_rectangles(folder):
+    for table in re.findall(r"(?:^\|.*\n)+", write_report(folder), re.MULTILINE):
+        assert len({len(line) for line in table.splitlines()}) == 1
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_figures_are_images_on_the_paper_of_their_theme(theme):
-    answer = Answer(("cat", "dog"), (0.7, 0.3))
-    example = Example("cat", (0.0, 0.8), (PNG, PNG), (answer, answer), (answer, answer))
+    answers = [[("cat", 0.7), ("dog", 0.3)]] * 2
+    example = Example("cat", [torch.rand(3, 4, 4)] * 2, {"original": answers, "equivariant": answers})
     summaries = summarize([with_kinds(entry) for entry in RECORDS])
     drawn = [draw(summaries, "A title", theme) for draw in (error_figure, varying_figure)]
     for png in (*drawn, examples_figure([example, example], theme)):
@@ -164,21 +161,18 @@ def test_figures_are_images_on_the_paper_of_their_theme(theme):
         assert tuple(pixels[0, 0]) == paper and pixels[::7, ::7].std() > 5
 
 
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
-
 def test_examples_show_what_networks_say():
     original = Classifier("resnet20", PICTURES.classes).eval()
     equivariant = Classifier("resnet20", PICTURES.classes, color="log", offset_groups=3).eval()
-    examples = collect_examples(original, equivariant, PICTURES.test_images, PICTURES.test_labels, count=3)
+    both = {"original": original, "equivariant": equivariant}
+    examples = collect_examples(both, PICTURES.test_images, PICTURES.test_labels, count=3)
     assert len(examples) == 3 and len({example.truth for example in examples}) == 3
     for example in examples:
-        assert len(example.pngs) == len(example.original) == len(example.equivariant) == 5
-        assert decode_png(example.pngs[0]).shape == (16, 16, 3)
-        first, last = example.equivariant[0], example.equivariant[-1]
-        assert first.classes == last.classes and first.probabilities == pytest.approx(last.probabilities, abs=0.02)
-        assert list(first.probabilities) == sorted(first.probabilities, reverse=True)
-    json.dumps([example.to_dict() for example in examples])
+        assert len(example.images) == len(example.answers["original"]) == len(example.answers["equivariant"]) == 5
+        assert example.images[0].shape == (3, 16, 16)
+        first, last = dict(example.answers["equivariant"][0]), dict(example.answers["equivariant"][-1])
+        assert list(first) == list(last) and first == pytest.approx(last, abs=0.02)
+        assert list(first.values()) == sorted(first.values(), reverse=True)
 
 
 def test_text_is_escaped():

@@ -10,10 +10,10 @@ from PIL import Image
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.engine import Recipe
 from lightfast._experiments.recognition.evaluation import evaluate
+from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.pictures import drawn_pictures
 from lightfast._experiments.recognition.plans import PLANS
-from lightfast._experiments.recognition.strategies import choose
-from lightfast._experiments.recognition.study import Study, finished_runs, parse_pairs, reproduce, run_folder
+from lightfast._experiments.study import run_folder
 from lightfast._pipelines.pipeline import Classifier
 from lightfast.light import LIGHT_KINDS
 
@@ -28,7 +28,12 @@ PLAN = dataclasses.replace(
 
 
 def study(out, strategies, **options):
-    return Study(PICTURES, PLAN, choose(strategies), options.pop("seeds", 1), out, progress=False, **options)
+    values = {"data": PICTURES, "plan": PLAN, "say": lambda text: None, **options}
+    return Recognition(out=out, chosen=strategies, progress=False, **values)
+
+
+def finished_runs(out):
+    return list(study(out, []).finished().values())
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
     names = ["original", "augmentation", "quasi-unsupervised", "equivariant", "wrapped-plane", "group-fill"]
     said = []
-    reproduce(study(out, names), said.append)
+    study(out, names, say=said.append).run()
     return out, names, said
 
 
@@ -74,16 +79,15 @@ def test_what_is_finished_is_not_done_again(folder):
     out, names, _ = folder
     path = run_folder(out, ("original", 0)) / "evaluation.json"
     before, said = path.stat().st_mtime_ns, []
-    reproduce(study(out, names), said.append)
+    study(out, names, say=said.append).run()
     assert path.stat().st_mtime_ns == before
     assert said == [f"6 of 6 runs are in {out} already"]
 
 
 def test_other_settings_in_the_same_folder_are_refused(folder):
     out, names, _ = folder
-    other = dataclasses.replace(study(out, names), plan=PLAN.with_values({"lr": 0.3}))
     with pytest.raises(ValueError, match=r"other settings \(lr was 0.2 and is 0.3\)"):
-        reproduce(other)
+        study(out, names, plan=PLAN.with_values({"lr": 0.3})).run()
 
 
 def test_a_damaged_record_is_named(tmp_path):
@@ -95,19 +99,19 @@ def test_a_damaged_record_is_named(tmp_path):
 
 
 def test_only_some_pairs(tmp_path):
-    reproduce(study(tmp_path, ["original"], only=parse_pairs("wrapped:3")), lambda line: None)
+    study(tmp_path, ["original"], only=Recognition.parse_runs("wrapped:3")).run()
     assert [(record["strategy"], record["seed"]) for record in finished_runs(tmp_path)] == [("wrapped", 3)]
 
 
 @pytest.mark.parametrize("text", ["original", "original:x", "orignal:0", "equivariant:-1"])
 def test_wrong_pairs(text):
     with pytest.raises(ValueError, match="is not STRATEGY:SEED"):
-        parse_pairs(text)
+        Recognition.parse_runs(text)
 
 
 def test_the_seed_decides_the_weights(tmp_path):
     for name in ("a", "b"):
-        reproduce(study(tmp_path / name, ["wrapped"]), lambda line: None)
+        study(tmp_path / name, ["wrapped"]).run()
     first, second = (Classifier.load(run_folder(tmp_path / name, ("wrapped", 0))) for name in ("a", "b"))
     for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
         assert torch.equal(one, other)
@@ -127,7 +131,7 @@ def test_pictures_that_are_read_lazily(tmp_path):
         test_labels=PICTURES.test_labels[:8],
     )
     names = ["original", "quasi-unsupervised", "equivariant"]
-    records = reproduce(dataclasses.replace(study(tmp_path / "out", names), pictures=lazy), lambda line: None)
+    records = study(tmp_path / "out", names, data=lazy).run()
     assert [record["strategy"] for record in records] == names
     in_memory = evaluate(
         Classifier.load(run_folder(tmp_path / "out", ("original", 0))), PICTURES.test_images[:8], lazy.test_labels

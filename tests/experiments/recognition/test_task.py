@@ -9,8 +9,9 @@ from PIL import Image
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.data.generated import draw
 from lightfast._experiments.engine import Draw, LazyTask
+from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.plans import PLANS
-from lightfast._experiments.recognition.strategies import DEFAULT_STRATEGIES, STRATEGIES, choose
+from lightfast._experiments.recognition.strategies import ALIASES, STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, LazyRecognitionTask, RecognitionTask
 from lightfast._pipelines.pipeline import Preparation
 from lightfast.color import ChannelNorm
@@ -88,15 +89,15 @@ def test_lazy_images_make_the_same_kind_of_batch(tmp_path):
 
 
 def test_the_usual_strategies_are_the_eight_of_the_comparison():
-    assert [strategy.name for strategy in choose(["all"])] == list(DEFAULT_STRATEGIES)
-    assert len(DEFAULT_STRATEGIES) == 8
+    assert Recognition.choose("all") == list(ALIASES["all"]) and len(ALIASES["all"]) == 8
+    assert Recognition.choose("original, preprocessing, original") == ["original", *ALIASES["preprocessing"]]
     assert all(strategy.color == "log" for strategy in STRATEGIES.values() if strategy.offset_groups)
 
 
-@pytest.mark.parametrize(("names", "sentence"), [(["orignal"], "no strategy 'orignal'"), ([], "no strategy was named")])
+@pytest.mark.parametrize(("names", "sentence"), [("orignal", "no strategy 'orignal'"), (" ", "no strategy was named")])
 def test_wrong_strategies(names, sentence):
     with pytest.raises(ValueError, match=sentence):
-        choose(names)
+        Recognition.choose(names)
 
 
 def test_strategies_switch_their_augmentation_on():

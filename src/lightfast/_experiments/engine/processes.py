@@ -15,7 +15,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["average_gradients", "sync_batch_norm"]
+__all__ = ["average_gradients", "is_main", "sync_batch_norm"]
+
+
+def is_main() -> bool:
+    """Whether this process is the one among several that writes and speaks."""
+    from accelerate import PartialState
+
+    return PartialState().is_main_process
 
 
 @contextmanager

@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from lightfast._experiments.data.nus import LitScenes
-from lightfast._experiments.recognition.evaluation import evaluation_lights
+from lightfast._experiments.lights import evaluation_lights
+from lightfast.constancy import CLASSICAL
 from lightfast.light import von_kries
 from lightfast.metrics import recovery_error, reproduction_error, summary
 
-__all__ = ["LIT_SATURATIONS", "added_lights", "estimates_under_light", "measure"]
+__all__ = [
+    "LIT_SATURATIONS",
+    "added_lights",
+    "classical_estimates",
+    "estimates_under_light",
+    "mean_light",
+    "measure",
+]
 
 LIT_SATURATIONS = (*(round(0.1 * step, 1) for step in range(10)), 0.99)
 """0, 0.1, ..., 0.9, and 0.99; at 1 the true light has a channel that is 0."""
@@ -47,6 +55,18 @@ def estimates_under_light(
         relit = [estimator(von_kries(images, light[places].to(device)), mask).float().cpu() for light in lights]
         parts.append(torch.stack(relit))
     return torch.cat(parts, 1)
+
+
+def classical_estimates(scenes: LitScenes) -> dict[str, Tensor]:
+    """What each classical estimator says of all scenes under each light, (S, N, 3); the same in all protocols."""
+    lights, everything = added_lights(scenes), torch.arange(len(scenes))
+    return {name: estimates_under_light(each, scenes, everything, lights) for name, each in CLASSICAL.items()}
+
+
+def mean_light(estimates: Sequence[Tensor]) -> Tensor:
+    """The mean in log RGB of several estimates (..., 3) of norm 1: what an ensemble answers."""
+    logs = torch.stack([estimate.double().clamp(min=1e-12).log() for estimate in estimates]).mean(0)
+    return torch.nn.functional.normalize(logs.exp(), dim=-1).float()
 
 
 def measure(scenes: LitScenes, estimates: Tensor, lights: Tensor, chosen: Tensor | None = None) -> dict[str, Any]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 
 from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.illuminant.task import SceneAugmentation
-from lightfast._experiments.recognition.plans import scaled
-from lightfast._experiments.settings import with_values
+from lightfast._experiments.plan import Plan
 from lightfast._pipelines.estimator import Estimator, EstimatorColor
 
-__all__ = ["ILLUMINANT_PLANS", "NETWORKS", "IlluminantPlan", "NetworkKind"]
+__all__ = ["NETWORKS", "PLANS", "IlluminantPlan", "NetworkKind"]
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,10 @@ NETWORKS: dict[str, NetworkKind] = {
 
 
 @dataclass(frozen=True)
-class IlluminantPlan:
-    """Everything about an experiment but the data and the networks that are compared.
+class IlluminantPlan(Plan):
+    """What illuminant estimation plans beside the recipe.
 
     Args:
-        name: what users type.
-        title: what reports show.
-        recipe: how networks are trained.
         augmentation: what training does to images. The original network is trained without `sensor` and `mix`, which
             are for networks that never see the light itself.
         size: of the square to which images are resampled.
@@ -90,9 +86,6 @@ class IlluminantPlan:
         own: values that single kinds of network have instead, by their names.
     """
 
-    name: str
-    title: str
-    recipe: Recipe
     augmentation: SceneAugmentation = field(default_factory=SceneAugmentation)
     size: int = 64
     softness: float = 0.01
@@ -102,6 +95,12 @@ class IlluminantPlan:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     small: float = 0.4
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    on_gpu: ClassVar[Mapping[str, Any]] = {"graph": True}
+    fixed: ClassVar[Mapping[str, str]] = {
+        **Plan.fixed,
+        "own": "what is set by name holds for all networks, in place of their own values",
+    }
 
     def estimator(
         self, kind: NetworkKind, seed: int, members: int = 1, details: Mapping[str, Any] | None = None
@@ -127,10 +126,10 @@ class IlluminantPlan:
     def plan_for(self, kind: NetworkKind) -> IlluminantPlan:
         """The plan with the values that this kind of network has for its own.
 
-        >>> ILLUMINANT_PLANS["best"].plan_for(NETWORKS["local"]).recipe.batch_size
+        >>> PLANS["best"].plan_for(NETWORKS["local"]).recipe.batch_size
         64
         """
-        return with_values(self, self.own.get(kind.name, {}), ("recipe", "augmentation"), fixed=("own",))
+        return super().with_values(self.own.get(kind.name, {}))
 
     def augmentation_for(self, kind: NetworkKind) -> SceneAugmentation:
         """What training does to the images that this kind of network sees."""
@@ -138,53 +137,35 @@ class IlluminantPlan:
             return self.augmentation
         return dataclasses.replace(self.augmentation, sensor=0.0, mix=0.0)
 
-    def with_steps(self, steps: int) -> IlluminantPlan:
-        """The same plan in so many steps.
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """As for all plans. They hold for all kinds of network, whatever these had for their own.
 
-        >>> ILLUMINANT_PLANS["demo"].with_steps(10).recipe.steps
-        10
-        """
-        return dataclasses.replace(self, recipe=scaled(self.recipe, steps / self.recipe.steps))
-
-    def with_values(self, values: Mapping[str, Any]) -> IlluminantPlan:
-        """The plan with other values, by the names of its fields or of those of its recipe or its augmentation.
-
-        They hold for all kinds of network, whatever these had for their own.
-
-        >>> ILLUMINANT_PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
+        >>> PLANS["best"].with_values({"lr": 0.01, "sensor": 0.2}).augmentation.sensor
         0.2
         """
-        plan = with_values(self, values, ("recipe", "augmentation"), fixed=("own",))
         own = {
             kind: {name: value for name, value in those.items() if name not in values}
-            for kind, those in plan.own.items()
+            for kind, those in self.own.items()
         }
-        return dataclasses.replace(plan, own=own)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON can hold it."""
-        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
+        return dataclasses.replace(super().with_values(values), own=own)
 
 
-ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {
+_ADAMW: dict[str, Any] = {
+    "optimizer": "adamw",
+    "batch_size": 32,
+    "lr": 2e-3,
+    "weight_decay": 1e-3,
+    "schedule": "cosine",
+    "clip": 1.0,
+}
+
+PLANS: dict[str, IlluminantPlan] = {
     plan.name: plan
     for plan in (
         IlluminantPlan(
             "best",
             "the best on held-out scenes of cameras that were not trained on",
-            Recipe(
-                3000,
-                batch_size=32,
-                optimizer="adamw",
-                lr=2e-3,
-                weight_decay=1e-3,
-                schedule="cosine",
-                warmup=100,
-                ema=0.999,
-                clip=1.0,
-                log_every=1000,
-                checkpoint_every=100_000,
-            ),
+            Recipe(3000, warmup=100, ema=0.999, log_every=1000, checkpoint_every=100_000, **_ADAMW),
             SceneAugmentation(smallest_part=0.6, turn=False, exposure=1.0, sensor=0.05),
             views=2,
             own={
@@ -203,18 +184,7 @@ ILLUMINANT_PLANS: dict[str, IlluminantPlan] = {
         IlluminantPlan(
             "demo",
             "a recipe of a minute or two for scenes that the project draws",
-            Recipe(
-                150,
-                batch_size=32,
-                optimizer="adamw",
-                lr=2e-3,
-                weight_decay=1e-3,
-                schedule="cosine",
-                warmup=20,
-                clip=1.0,
-                log_every=25,
-                checkpoint_every=1000,
-            ),
+            Recipe(150, warmup=20, log_every=25, checkpoint_every=1000, **_ADAMW),
             size=32,
             views=2,
             small=1.0,

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightfast._experiments.recognition.evaluation import SATURATIONS, evaluation_lights
-from lightfast._experiments.recognition.pictures import in_batches
+from lightfast._experiments.lights import SATURATIONS, evaluation_lights, in_batches
 from lightfast._pipelines.inpainter import CENTER, OVERLAP, Inpainter, center_mask
 from lightfast.color import linear_to_srgb
 from lightfast.light import relight

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +10,14 @@ import torch
 
 from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.inpainting.task import HoleAugmentation
-from lightfast._experiments.recognition.plans import scaled
-from lightfast._experiments.settings import with_values
+from lightfast._experiments.plan import Plan
 from lightfast._pipelines.inpainter import Inpainter, InpainterColor
 
-__all__ = ["FILLERS", "INPAINTING_PLANS", "FillerKind", "InpaintingPlan", "choose_fillers"]
+__all__ = ["NETWORKS", "PLANS", "InpaintingPlan", "NetworkKind"]
 
 
 @dataclass(frozen=True)
-class FillerKind:
+class NetworkKind:
     """A kind of network that the comparison trains.
 
     Attributes:
@@ -39,13 +37,13 @@ class FillerKind:
     carry: bool = False
 
 
-FILLERS: dict[str, FillerKind] = {
+NETWORKS: dict[str, NetworkKind] = {
     kind.name: kind
     for kind in (
-        FillerKind("original", "Context Encoder, original", None, "srgb"),
-        FillerKind("wrapped", "Context Encoder, wrapped", None, "log"),
-        FillerKind("equivariant", "Context Encoder, equivariant", 3, "log"),
-        FillerKind(
+        NetworkKind("original", "Context Encoder, original", None, "srgb"),
+        NetworkKind("wrapped", "Context Encoder, wrapped", None, "log"),
+        NetworkKind("equivariant", "Context Encoder, equivariant", 3, "log"),
+        NetworkKind(
             "equivariant-free", "Context Encoder, equivariant, free weights", 3, "log", constrained=False, carry=True
         ),
     )
@@ -53,31 +51,13 @@ FILLERS: dict[str, FillerKind] = {
 """By name, in the order of tables."""
 
 
-def choose_fillers(text: str) -> list[str]:
-    """Networks as users type them.
-
-    >>> choose_fillers("original, equivariant")
-    ['original', 'equivariant']
-    """
-    names = list(FILLERS) if text.strip() == "all" else [part.strip() for part in text.split(",") if part.strip()]
-    for name in names:
-        if name not in FILLERS:
-            raise ValueError(f"there is no network {name!r} to compare; there are {', '.join(FILLERS)}, or all")
-    if not names:
-        raise ValueError(f"no network was named; there are {', '.join(FILLERS)}, or all")
-    return list(dict.fromkeys(names))
-
-
 @dataclass(frozen=True)
-class InpaintingPlan:
-    """Everything about an experiment but the data and the networks that are compared.
+class InpaintingPlan(Plan):
+    """What inpainting plans beside the recipe, which is for networks and discriminators.
 
     Args:
-        name: what users type.
-        title: what reports show.
-        model: a name that :func:`lightfast.models.create` knows.
-        recipe: how networks and discriminators are trained.
         augmentation: what training does to images.
+        model: a name that :func:`lightfast.models.create` knows.
         softness: of log RGB, see :class:`lightfast._pipelines.inpainter.HoleEncoding`.
         floor: likewise.
         adversarial: share of the loss that is the discriminator's.
@@ -88,11 +68,8 @@ class InpaintingPlan:
         options: more arguments of the network.
     """
 
-    name: str
-    title: str
-    model: str
-    recipe: Recipe
     augmentation: HoleAugmentation = field(default_factory=HoleAugmentation)
+    model: str = "context-encoder"
     softness: float = 0.02
     floor: bool = True
     adversarial: float = 0.001
@@ -102,7 +79,7 @@ class InpaintingPlan:
     sheet_every: int = 1000
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def inpainter(self, kind: FillerKind, seed: int, details: Mapping[str, Any] | None = None) -> Inpainter:
+    def inpainter(self, kind: NetworkKind, seed: int, details: Mapping[str, Any] | None = None) -> Inpainter:
         """A fresh inpainter of that kind."""
         torch.manual_seed(seed)
         return Inpainter(
@@ -116,26 +93,6 @@ class InpaintingPlan:
             details=details,
         )
 
-    def with_steps(self, steps: int) -> InpaintingPlan:
-        """The same plan in so many steps.
-
-        >>> INPAINTING_PLANS["demo"].with_steps(10).recipe.steps
-        10
-        """
-        return dataclasses.replace(self, recipe=scaled(self.recipe, steps / self.recipe.steps))
-
-    def with_values(self, values: Mapping[str, Any]) -> InpaintingPlan:
-        """The plan with other values, by the names of its fields or of those of its recipe or its augmentation.
-
-        >>> INPAINTING_PLANS["best"].with_values({"lr": 0.01, "flip": False}).augmentation.flip
-        False
-        """
-        return with_values(self, values, ("recipe", "augmentation"))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON can hold it."""
-        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
-
 
 _ADAM: dict[str, Any] = {
     "optimizer": "adam",
@@ -145,21 +102,20 @@ _ADAM: dict[str, Any] = {
     "schedule": "cosine",
 }
 
-INPAINTING_PLANS: dict[str, InpaintingPlan] = {
+PLANS: dict[str, InpaintingPlan] = {
     plan.name: plan
     for plan in (
         InpaintingPlan(
             "best",
             "the paper's networks and losses",
-            "context-encoder",
             Recipe(8000, batch_size=64, log_every=250, checkpoint_every=2000, **_ADAM),
         ),
         InpaintingPlan(
             "slim",
             "a small network for holes of any size, without an adversary",
-            "context-encoder-slim",
             Recipe(1600, batch_size=16, log_every=100, checkpoint_every=400, **(_ADAM | {"lr": 1e-3, "warmup": 50})),
             HoleAugmentation(hole="random"),
+            "context-encoder-slim",
             softness=0.2,
             floor=False,
             adversarial=0.0,
@@ -169,9 +125,9 @@ INPAINTING_PLANS: dict[str, InpaintingPlan] = {
         InpaintingPlan(
             "demo",
             "a recipe of a few minutes for textures that the project draws",
-            "context-encoder-slim",
             Recipe(400, batch_size=16, log_every=25, checkpoint_every=1000, **(_ADAM | {"lr": 1e-3, "warmup": 20})),
             HoleAugmentation(smallest_part=1.0),
+            "context-encoder-slim",
             softness=0.2,
             floor=False,
             discriminator=8,

@@ -9,13 +9,10 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from lightfast._experiments.recognition.pictures import Images, in_batches
-from lightfast.light import LIGHT_KINDS, random_illuminants, relight, varying_light
+from lightfast._experiments.lights import SATURATIONS, Images, evaluation_lights, in_batches
+from lightfast.light import LIGHT_KINDS, relight, varying_light
 
-__all__ = ["MIXED_SATURATION", "SATURATIONS", "Evaluation", "evaluate", "evaluation_lights"]
-
-SATURATIONS = tuple(round(0.1 * step, 1) for step in range(11))
-"""0, 0.1, ..., 1."""
+__all__ = ["MIXED_SATURATION", "Evaluation", "evaluate"]
 
 MIXED_SATURATION = 0.9
 """Saturation of the two lights between which light that varies over the image changes."""
@@ -49,13 +46,12 @@ def evaluate(
     *,
     saturations: Sequence[float] = SATURATIONS,
     seed: int = 0,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Evaluation:
     """Relight the images, classify them, and count the wrong ones.
 
-    An image has the same hue at every saturation. Lights are drawn on the CPU for all images at once, so neither the
-    batch size nor the device changes them. Nothing is rounded to 8 bits.
+    Nothing is rounded to 8 bits.
 
     Args:
         classifier: from sRGB images in [0, 1] to scores; put in evaluation mode and moved to the device.
@@ -63,10 +59,14 @@ def evaluate(
         labels: int64 (N,).
         saturations: of the light.
         seed: of the lights.
-        batch_size: images at a time.
+        batch_size: images at a time; by default as many as have about 2 million pixels together on a GPU, and a
+            sixteenth of that elsewhere.
         device: where to compute.
     """
-    classifier = classifier.to(device).eval()
+    classifier, device = classifier.to(device).eval(), torch.device(device)
+    if batch_size is None:
+        size = images.shape[-1] if isinstance(images, Tensor) else images.size
+        batch_size = max(8, (2_000_000 if device.type == "cuda" else 128_000) // size**2)
     lights = [light.to(device) for light in evaluation_lights(len(images), saturations, seed)]
     several = [
         varying_light(kind, len(images), MIXED_SATURATION, generator=torch.Generator().manual_seed(seed + 1)).to(device)
@@ -83,11 +83,3 @@ def evaluate(
     errors = (100 * wrong / len(images)).tolist()
     by_kind = dict[str, float](zip(LIGHT_KINDS, errors[len(lights) :], strict=True))
     return Evaluation(tuple(saturations), tuple(errors[: len(lights)]), by_kind["gradient"], len(images), by_kind)
-
-
-def evaluation_lights(count: int, saturations: Sequence[float], seed: int) -> list[Tensor]:
-    """The illuminants (count, 3) of each saturation; an image's hue is the same in all of them."""
-    return [
-        random_illuminants(count, saturation, generator=torch.Generator().manual_seed(seed))
-        for saturation in saturations
-    ]

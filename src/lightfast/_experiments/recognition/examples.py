@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightfast._experiments.recognition.evaluation import evaluation_lights
-from lightfast._experiments.recognition.pictures import Images, in_batches
+from lightfast._experiments.lights import Images, evaluation_lights, in_batches
+from lightfast._experiments.report.figures import LIGHT, Theme, png_of
 from lightfast._pipelines.pipeline import Classifier
 from lightfast.light import relight
 
-__all__ = ["EXAMPLE_SATURATIONS", "Answer", "Example", "collect_examples", "decode_png"]
+__all__ = ["EXAMPLE_SATURATIONS", "Example", "collect_examples", "examples_figure"]
 
 EXAMPLE_SATURATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 _CANDIDATES = 1000
 
-
-@dataclass(frozen=True)
-class Answer:
-    """The most probable classes, best first, and their probabilities."""
-
-    classes: tuple[str, ...]
-    probabilities: tuple[float, ...]
+Answer = list[tuple[str, float]]
+"""The most probable classes with their probabilities, best first."""
 
 
 @dataclass(frozen=True)
@@ -37,72 +30,65 @@ class Example:
 
     Attributes:
         truth: the name of its class.
-        saturations: of the lights.
-        pngs: the image under each, as base64 of a PNG file.
-        original: what the conventional network says under each.
-        equivariant: what the equivariant one says.
+        images: under each of the lights, sRGB in [0, 1], (3, H, W).
+        answers: what each network says under each, by its name.
     """
 
     truth: str
-    saturations: tuple[float, ...]
-    pngs: tuple[str, ...]
-    original: tuple[Answer, ...]
-    equivariant: tuple[Answer, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
+    images: Sequence[Tensor]
+    answers: Mapping[str, Sequence[Answer]]
 
 
 @torch.no_grad()
 def collect_examples(
-    original: Classifier,
-    equivariant: Classifier,
+    classifiers: Mapping[str, Classifier],
     images: Images,
     labels: Tensor,
     *,
     count: int = 3,
     top: int = 3,
-    saturations: Sequence[float] = EXAMPLE_SATURATIONS,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> list[Example]:
-    """Images of different classes that the original network loses on the way, and the equivariant one keeps if it can.
+    """Images of different classes that the first network loses on the way, and the second one keeps if it can.
 
     They are the first such ones among a thousand test images spread over the set: chosen to show what happens, and not
     evidence of how often. The error over all images is in the table.
     """
-    originals, equivariants = original.to(device).eval(), equivariant.to(device).eval()
     chosen = torch.linspace(0, len(labels) - 1, min(_CANDIDATES, len(labels))).long().unique()
     few = images[chosen] if isinstance(images, Tensor) else torch.stack([images[int(index)] for index in chosen])
-    lights = evaluation_lights(len(chosen), saturations, seed)
-    said: dict[str, list[Tensor]] = {"original": [], "equivariant": []}
-    for light in lights:
-        for name, classifier in (("original", originals), ("equivariant", equivariants)):
-            parts = [
-                classifier(relight(batch, illuminants=light[place].to(device))).softmax(1).cpu()
-                for place, batch in in_batches(few, 250, device)
-            ]
-            said[name].append(torch.cat(parts))
-    places = _instructive(said, labels[chosen].cpu(), count)
+    lights = evaluation_lights(len(chosen), EXAMPLE_SATURATIONS, seed)
+    said = {name: _probabilities(each.to(device).eval(), few, lights, device) for name, each in classifiers.items()}
+    names = next(iter(classifiers.values())).classes
+
+    def answer(probabilities: Tensor) -> Answer:
+        values, places = probabilities.topk(min(top, len(names)))
+        return [(names[place], value) for place, value in zip(places.tolist(), values.tolist(), strict=True)]
+
     return [
         Example(
-            original.classes[int(labels[chosen[place]])],
-            tuple(saturations),
-            tuple(_png(relight(few[place][None].cpu() / 255, illuminants=light[place])[0]) for light in lights),
-            tuple(_answer(scores[place], original.classes, top) for scores in said["original"]),
-            tuple(_answer(scores[place], original.classes, top) for scores in said["equivariant"]),
+            names[int(labels[chosen[place]])],
+            [relight(few[place][None].cpu() / 255, illuminants=light[place])[0].clamp(0, 1) for light in lights],
+            {name: [answer(under[place]) for under in each] for name, each in said.items()},
         )
-        for place in places
+        for place in _instructive(list(said.values()), labels[chosen].cpu(), count)
     ]
 
 
-def _instructive(said: dict[str, list[Tensor]], labels: Tensor, count: int) -> list[int]:
+def _probabilities(classifier: Classifier, images: Tensor, lights: Sequence[Tensor], device: Any) -> Tensor:
+    """Of the classes, for each light and image: (S, N, classes)."""
+    every = []
+    for light in lights:
+        batches = in_batches(images, 250, device)
+        scores = [classifier(relight(batch, illuminants=light[place].to(device))) for place, batch in batches]
+        every.append(torch.cat(scores).softmax(1).cpu())
+    return torch.stack(every)
+
+
+def _instructive(said: Sequence[Tensor], labels: Tensor, count: int) -> list[int]:
     """The most telling images, one a class while classes last."""
-    right = {name: torch.stack([scores.argmax(1) == labels for scores in all_]) for name, all_ in said.items()}
-    starts_right = right["original"][0] & right["equivariant"][0]
-    kept = right["equivariant"].all(0)
-    lost = ~right["original"][-1]
+    original, equivariant = (probabilities.argmax(2) == labels for probabilities in said)
+    starts_right, kept, lost = original[0] & equivariant[0], equivariant.all(0), ~original[-1]
     telling = 4 * starts_right.int() + 2 * kept.int() + lost.int()
     order = telling.argsort(descending=True, stable=True).tolist()
     places: list[int] = []
@@ -114,23 +100,41 @@ def _instructive(said: dict[str, list[Tensor]], labels: Tensor, count: int) -> l
     return places
 
 
-def _answer(probabilities: Tensor, classes: list[str], top: int) -> Answer:
-    values, places = probabilities.topk(min(top, len(classes)))
-    return Answer(tuple(classes[place] for place in places.tolist()), tuple(values.tolist()))
+def examples_figure(examples: Sequence[Example], theme: Theme = LIGHT) -> bytes:
+    """Images under growing saturation, and below each the most probable classes of both networks."""
+    from matplotlib.figure import Figure
+
+    columns = len(examples[0].images)
+    figure = Figure(figsize=(2.15 * columns + 1.1, 3.9 * len(examples) + 0.5), facecolor=theme.paper)
+    groups = figure.add_gridspec(len(examples), 1, hspace=0.14, left=0.085, right=0.99, top=0.955, bottom=0.015)
+    for number, example in enumerate(examples):
+        cells = groups[number].subgridspec(3, columns, height_ratios=(2.1, 1, 1), hspace=0.16, wspace=0.12)
+        for column, image in enumerate(example.images):
+            axes = figure.add_subplot(cells[0, column])
+            axes.imshow(image.permute(1, 2, 0).numpy(), interpolation="nearest")
+            axes.set_axis_off()
+            if number == 0:
+                axes.set_title(f"S = {EXAMPLE_SATURATIONS[column]:g}", fontsize=11, color=theme.ink, pad=8)
+            for row, (name, answers) in enumerate(example.answers.items(), start=1):
+                bars = figure.add_subplot(cells[row, column])
+                _draw_bars(bars, answers[column], example.truth, theme)
+                if column == 0:
+                    bars.set_ylabel(name, fontsize=9, color=theme.ink, labelpad=8)
+    return png_of(figure)
 
 
-def _png(image: Tensor) -> str:
-    from PIL import Image
-
-    pixels = (image.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def decode_png(text: str) -> Any:
-    """The pixels (H, W, 3) of a PNG file in base64."""
-    import numpy as np
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"))
+def _draw_bars(axes: Any, answer: Answer, truth: str, theme: Theme) -> None:
+    for place, (name, probability) in enumerate(answer):
+        is_right = name == truth
+        axes.barh(place, 1, color=theme.faint, alpha=0.45, height=0.82)
+        axes.barh(place, probability, color=theme.right if is_right else theme.wrong, height=0.82)
+        weight = "bold" if is_right else "normal"
+        axes.text(0.03, place, name, va="center", ha="left", fontsize=8, color=theme.ink, weight=weight)
+        axes.text(0.97, place, f"{100 * probability:.0f} %", va="center", ha="right", fontsize=8, color=theme.ink)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(len(answer) - 0.5, -0.5)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_facecolor(theme.paper)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

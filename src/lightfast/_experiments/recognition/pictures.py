@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from lightfast._experiments.data import LazyImages, load_cifar10, load_folder
+from lightfast._experiments.data import load_cifar10, load_folder
 from lightfast._experiments.data.generated import CLASSES, draw
+from lightfast._experiments.lights import Images
 
-__all__ = ["Images", "Pictures", "cifar10_pictures", "drawn_pictures", "folder_pictures", "in_batches"]
-
-Images = Tensor | LazyImages
-"""sRGB, uint8 (N, 3, H, W): in memory, or decoded when they are needed."""
+__all__ = ["Pictures", "drawn_pictures", "holds_cifar10", "load_pictures", "load_test_images"]
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,6 @@ class Pictures:
         )
 
 
-def cifar10_pictures(root: str | Path) -> Pictures:
-    """CIFAR-10 from the folder that holds its binary version."""
-    data = load_cifar10(root)
-    return Pictures("CIFAR-10", data.train_images, data.train_labels, data.test_images, data.test_labels, data.classes)
-
-
 def drawn_pictures(train: int = 4096, test: int = 512, size: int = 16) -> Pictures:
     """The pictures the project draws itself: see :mod:`lightfast._experiments.data.generated`.
 
@@ -70,15 +61,24 @@ def drawn_pictures(train: int = 4096, test: int = 512, size: int = 16) -> Pictur
     return Pictures("Drawn pictures", *draw(train, seed=1, size=size), *draw(test, seed=2, size=size), CLASSES)
 
 
-def folder_pictures(root: str | Path, size: int | None = None, test_share: float = 0.2) -> Pictures:
-    """A folder with one sub-folder a class.
+def holds_cifar10(data: Path) -> bool:
+    """Whether a folder holds the binary version of CIFAR-10."""
+    return (data / "data_batch_1.bin").exists() or (data / "cifar-10-batches-bin").exists()
+
+
+def load_pictures(root: Path, size: int | None = None, test_share: float = 0.2) -> Pictures:
+    """CIFAR-10 if that is what the folder holds, else a folder with one sub-folder a class.
 
     Args:
         root: `root/train/CLASS/*` and `root/val/CLASS/*`, or `root/CLASS/*`, of which a share is set aside to test on.
         size: see :func:`lightfast._experiments.data.load_folder`.
         test_share: of the pictures of a folder that is not divided.
     """
-    root = Path(root)
+    if holds_cifar10(root):
+        data = load_cifar10(root)
+        return Pictures(
+            "CIFAR-10", data.train_images, data.train_labels, data.test_images, data.test_labels, data.classes
+        )
     train = load_folder(root, size)
     if (root / "train").is_dir():
         test = load_folder(root, size, split="val")
@@ -87,13 +87,10 @@ def folder_pictures(root: str | Path, size: int | None = None, test_share: float
     return whole.held_out(test_share)
 
 
-def in_batches(images: Images, batch_size: int, device: torch.device | str) -> Iterator[tuple[slice, Tensor]]:
-    """The images in order, as floating point in [0, 1] on the device, each batch with its place."""
-    places = [slice(first, min(first + batch_size, len(images))) for first in range(0, len(images), batch_size)]
-    if isinstance(images, Tensor):
-        batches = (images[place].to(device) for place in places)
-    else:
-        requests = ((torch.arange(place.start, place.stop), None) for place in places)
-        batches = (batch for batch, _ in images.stream(requests, device=device))
-    for place, batch in zip(places, batches, strict=True):
-        yield place, batch.float() / 255
+def load_test_images(data: Path | None, size: int | None) -> tuple[Images, Tensor, tuple[str, ...]]:
+    """Images to test on, their labels, and the names of the classes; of an undivided folder, all of it."""
+    if data is not None and not holds_cifar10(data):
+        folder = load_folder(data, size, split="val" if (data / "train").is_dir() else "train")
+        return folder.images, folder.labels, folder.classes
+    pictures = drawn_pictures(train=0) if data is None else load_pictures(data)
+    return pictures.test_images, pictures.test_labels, pictures.classes

@@ -1,243 +1,219 @@
-"""The report of a comparison of strategies: `results.json`, `table.md`, three figures and `report.html`."""
+"""The report of recognition: error over the saturation of the light, under light that varies, and what networks say."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from lightfast._atomic import write_json, write_whole
-from lightfast._experiments.provenance import provenance
-from lightfast._experiments.recognition.examples import Example, collect_examples
-from lightfast._experiments.recognition.pictures import Pictures
-from lightfast._experiments.recognition.published import Published, published_for
-from lightfast._experiments.recognition.study import finished_runs, run_folder
-from lightfast._experiments.recognition.summary import StrategySummary, summarize
-from lightfast._experiments.report.figures import DARK, LIGHT, error_figure, examples_figure, varying_figure
-from lightfast._experiments.report.page import Facts, Picture, Section, Table, page
-from lightfast._experiments.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows, varying_rows
+from lightfast._experiments.recognition.evaluation import MIXED_SATURATION, Evaluation
+from lightfast._experiments.recognition.examples import collect_examples, examples_figure
+from lightfast._experiments.report import Chapter, Figure, Report
+from lightfast._experiments.report.figures import LIGHT, LINES, Theme, curve_figure, label_axes, new_figure, png_of
+from lightfast._experiments.report.tables import Rows, Table, comparison, markdown
+from lightfast._experiments.study import run_folder
+from lightfast._experiments.summary import Summary
 from lightfast._pipelines.pipeline import Classifier
 
-__all__ = ["write_report"]
+if TYPE_CHECKING:
+    from lightfast._experiments.recognition.experiment import Recognition
 
-_OURS = (
-    "equivariant",
-    "group-dropout",
-    "wrapped",
-    "wrapped-plane",
-    "wrapped-quadratic",
-    "equivariant-pixel",
-    "group-fill",
-    "equivariant-free",
-    "free-group-fill",
-)
-_VARYING = (
-    "Test error, %, and its standard deviation over seeds if there are several, under light of saturation 0.9 that is "
-    "the same everywhere, turns from one hue into another (evenly in log or in linear light), falls on a spot, has a "
-    "soft shadow, or a hard edge."
-)
+__all__ = ["SHOWN", "VARYING", "error_figure", "evaluation_table", "recognition_report", "varying_figure"]
 
+SHOWN = (0.0, 0.5, 0.8, 0.9, 1.0)
+"""The saturations of the short table."""
 
-def write_report(out: Path, pictures: Pictures, device: torch.device) -> str:
-    """Write everything from the finished runs in a folder, and return the table.
+VARYING: dict[str, str] = {
+    "log-gradient": "gradient in log",
+    "gradient": "gradient",
+    "spot": "spot",
+    "shadow": "soft shadow",
+    "halves": "hard edge",
+}
+"""What tables call the kinds of light that varies over the image."""
 
-    Args:
-        out: the folder of the comparison.
-        pictures: the ones it was made with, for the examples.
-        device: where to compute the examples.
-    """
-    records = finished_runs(out)
-    if not records:
-        raise ValueError(f"{out} has no finished runs to report on")
-    settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-    summaries = summarize(records)
-    write_json(out / "results.json", _results(out, settings, records, summaries))
-    table = _markdown(settings, summaries)
-    write_whole(out / "table.md", table.encode())
-    errors = [error_figure(summaries, _title(settings), theme) for theme in (LIGHT, DARK)]
-    write_whole(out / "errors.png", errors[0])
-    varying = []
-    if varying_rows(summaries):
-        varying = [varying_figure(summaries, _title(settings), theme) for theme in (LIGHT, DARK)]
-        write_whole(out / "varying.png", varying[0])
-    examples = _examples(out, pictures, device)
-    shown = [examples_figure(examples, theme) for theme in (LIGHT, DARK)] if examples else []
-    if shown:
-        write_whole(out / "examples.png", shown[0])
-    html = _page(settings, records, summaries, errors, varying, shown)
-    write_whole(out / "report.html", html.encode())
-    return table
-
-
-def _examples(out: Path, pictures: Pictures, device: torch.device) -> list[Example]:
-    folders = [run_folder(out, (name, 0)) for name in ("original", "equivariant")]
-    if not all((folder / "model.safetensors").exists() for folder in folders):
-        return []
-    original, equivariant = (Classifier.load(folder) for folder in folders)
-    return collect_examples(original, equivariant, pictures.test_images, pictures.test_labels, device=device)
-
-
-def _results(
-    out: Path, settings: dict[str, Any], records: Sequence[dict[str, Any]], summaries: Sequence[StrategySummary]
-) -> dict[str, Any]:
-    together = {(record["provenance"]["command"], record["train_seconds"]): record for record in records}
-    jitter = out / "jitter.json"
-    return {
-        **settings,
-        "report": provenance(),
-        "train_seconds": round(sum(record["train_seconds"] for record in together.values()), 1),
-        "evaluate_seconds": round(sum(record["evaluate_seconds"] for record in records), 1),
-        "jitter": json.loads(jitter.read_text(encoding="utf-8")) if jitter.exists() else None,
-        "summary": {
-            summary.name: {
-                "title": summary.title,
-                "parameters": summary.parameters,
-                "seeds": summary.seeds,
-                "saturations": summary.saturations,
-                "mean": [round(error.mean, 4) for error in summary.errors],
-                "spread": [None if error.spread is None else round(error.spread, 4) for error in summary.errors],
-                "mixed_mean": round(summary.mixed.mean, 4),
-                "mixed_spread": None if summary.mixed.spread is None else round(summary.mixed.spread, 4),
-                "varying": {
-                    kind: {
-                        "mean": round(error.mean, 4),
-                        "spread": None if error.spread is None else round(error.spread, 4),
-                    }
-                    for kind, error in summary.varying.items()
-                },
-            }
-            for summary in summaries
+_PUBLISHED: Mapping[str, tuple[str, Mapping[str, Mapping[float, float]]]] = {
+    "CIFAR-10": (
+        "ResNet-20",
+        {
+            "Original": {0.0: 8.67, 0.5: 12.6, 0.9: 29.0},
+            "Augmentation": {0.0: 9.20, 0.5: 9.91, 0.9: 11.9},
+            "Preprocessing: quasi-unsupervised": {0.0: 9.19, 0.5: 9.43, 0.9: 11.0},
+            "Equivariant": {0.0: 8.88, 0.5: 8.85, 0.9: 9.29, 1.0: 28.17},
         },
-        "runs": records,
-    }
+    ),
+    "imagenet": (
+        "ResNet-50 on the whole of ILSVRC-12, batch 48",
+        {
+            "Original": {0.0: 24.59, 0.5: 26.09, 0.9: 31.17},
+            "Augmentation": {0.0: 28.09, 0.5: 29.21, 0.9: 33.91},
+            "Preprocessing: quasi-unsupervised": {0.0: 24.95, 0.5: 25.32, 0.9: 26.53},
+            "Equivariant": {0.0: 24.85, 0.5: 24.92, 0.9: 25.71},
+        },
+    ),
+}
+"""What the paper reports (test error, %, by saturation), by data or kind of recipe."""
 
 
-def _title(settings: dict[str, Any]) -> str:
-    return f"{settings['data']}, {settings['plan']['model']}, {settings['plan']['recipe']['steps']:,} steps"
-
-
-def _markdown(settings: dict[str, Any], summaries: Sequence[StrategySummary]) -> str:
-    parts = [
-        f"{_title(settings)}: test error in per cent under light of saturation S and random hue, and under light that "
-        "varies over the image (a gradient between two lights of saturation 0.9)"
-        + (", mean ± standard deviation over seeds." if any(summary.seeds > 1 for summary in summaries) else "."),
-        markdown(summary_rows(summaries)),
-        "At every saturation:",
-        markdown(curve_rows(summaries)),
-    ]
-    published = published_for(settings)
-    if published is not None:
-        parts += [f"Published (Cotogni and Cusano 2022), {published.title}:", markdown(_published_rows(published))]
-    if varying_rows(summaries):
-        parts += [_VARYING, markdown(varying_rows(summaries))]
-    return "\n\n".join(parts) + "\n"
-
-
-def _published_rows(published: Published) -> Rows:
-    return [
-        ["Strategy", *(f"S = {saturation:g}" for saturation in SHOWN)],
-        *(
-            [title, *(f"{errors[saturation]:.2f}" if saturation in errors else "" for saturation in SHOWN)]
-            for title, errors in published.errors.items()
-        ),
-    ]
-
-
-def _page(
-    settings: dict[str, Any],
-    records: Sequence[dict[str, Any]],
-    summaries: Sequence[StrategySummary],
-    errors: Sequence[bytes],
-    varying: Sequence[bytes],
-    shown: Sequence[bytes],
-) -> str:
-    strong = tuple(number for number, summary in enumerate(summaries, start=1) if summary.name in _OURS)
-    description = "; ".join(
-        f"{summary.title}: {summary.at(0.0).mean:.1f} % in white light, {summary.at(1.0).mean:.1f} % at saturation 1"
-        for summary in summaries
-    )
-    sections = [
-        Section(
+def recognition_report(study: Recognition, summaries: Sequence[Summary]) -> Report:
+    """Tables, curves and pictures of a comparison."""
+    plan, data = study.plan, study.data
+    title = f"{data.name}, {plan.model}, {plan.recipe.steps:,} steps"
+    chapters = [
+        Chapter(
             "Error over the saturation of the light",
             [
-                Picture(errors[0], errors[1], description),
-                Table(
-                    summary_rows(summaries),
-                    "Test error, %, and its standard deviation over seeds if there are several. Varying light is a "
-                    "gradient between two lights of saturation 0.9.",
-                    strong,
+                Figure("errors", lambda theme: error_figure(summaries, title, theme), _description(summaries)),
+                comparison(
+                    summaries,
+                    ["Strategy", *(f"S = {saturation:g}" for saturation in SHOWN), "varying light"],
+                    lambda s: [*(s.text("errors", _place(s, at)) for at in SHOWN), s.text("mixed")],
+                    "Test error, %, under light of saturation S and random hue, and under light that varies over the "
+                    "image (a gradient between two lights of saturation 0.9); mean ± standard deviation over seeds if "
+                    "there are several.",
+                    seeds=True,
                 ),
             ],
-        )
+        ),
+        Chapter("All numbers", [_curve_table(summaries), *_published(data.name, plan.name)]),
     ]
-    if varying:
-        rows = varying_rows(summaries)
-        ours = {summary.title for summary in summaries if summary.name in _OURS}
-        marked = tuple(number for number, row in enumerate(rows) if row[0] in ours)
-        described = "; ".join(", ".join(row) for row in rows)
-        sections.append(
-            Section(
-                "Light that varies over the image",
-                [Picture(varying[0], varying[1], described), Table(rows, _VARYING, marked)],
-            )
-        )
-    if shown:
-        sections.append(
-            Section(
-                "The same pictures under other light",
-                [
-                    "Three test images that show what happens, and the three most probable classes under each light; "
-                    "the right one is in bold. How often it happens is in the table above.",
-                    Picture(shown[0], shown[1], "Three test images at saturations from 0 to 0.8 with probability bars"),
-                ],
-            )
-        )
-    details: list[str | Picture | Table] = [
-        Table(curve_rows(summaries), "Mean test error, %, at every saturation.", strong)
-    ]
-    published = published_for(settings)
-    if published is not None:
-        caption = f"Published: Cotogni and Cusano, Neurocomputing 502 (2022), {published.title}."
-        details.append(Table(_published_rows(published), caption))
-    sections += [Section("All numbers", details), Section("How it was made", [Facts(_facts(settings, records))])]
-    return page(f"Recognition under colored light: {settings['data']}", _lead(summaries), sections)
+    measured = [summary for summary in summaries if set(VARYING) <= set(summary.mean.get("varying", ()))]
+    if measured:
+        table = _varying_table(measured)
+        described = "; ".join(", ".join(row) for row in table.rows)
+        figure = Figure("varying", lambda theme: varying_figure(measured, title, theme), described)
+        chapters.append(Chapter("Light that varies over the image", [figure, table]))
+    chapters += _examples(study)
+    jitter = study.out / "jitter.json"
+    return Report(
+        f"Recognition under colored light: {title}",
+        _lead(summaries),
+        summaries,
+        chapters,
+        [("Pictures", f"{len(data.train_labels):,} to train on, {len(data.test_labels):,} to test on")],
+        {"jitter": json.loads(jitter.read_text(encoding="utf-8")) if jitter.exists() else None},
+    )
 
 
-def _lead(summaries: Sequence[StrategySummary]) -> str:
+def evaluation_table(evaluation: Evaluation) -> str:
+    """One classifier's errors, as a table."""
+    saturations = [f"{saturation:g}" for saturation in evaluation.saturations]
+    uniform = markdown([["saturation", *saturations], ["error, %", *(f"{error:.2f}" for error in evaluation.errors)]])
+    errors = [f"{evaluation.varying[kind]:.2f}" for kind in VARYING]
+    return f"{uniform}\n\n{markdown([['varying light', *VARYING.values()], ['error, %', *errors]])}"
+
+
+def error_figure(summaries: Sequence[Summary], title: str, theme: Theme = LIGHT) -> bytes:
+    """Error over the saturation of the light, a line a strategy, with the spread over seeds as a band."""
+    labels = title, "saturation of the light", "test error, %"
+    saturations = summaries[0].mean["saturations"]
+    return curve_figure(summaries, saturations, lambda measured: measured["errors"], labels, theme)
+
+
+def varying_figure(summaries: Sequence[Summary], title: str, theme: Theme = LIGHT) -> bytes:
+    """Error in white light, under one light and under every kind of light that varies, a line of marks a strategy."""
+    figure, (axes,) = new_figure((8.6, 4.8), theme)
+    names = ["white", "one light", *VARYING.values()]
+    for number, summary in enumerate(summaries):
+        color, _, marker = LINES.get(summary.name, (theme.ink, "-", "o"))
+        # Side by side, so that marks at the same height stay apart.
+        places = [place + 0.6 * ((number + 0.5) / len(summaries) - 0.5) for place in range(len(names))]
+        axes.errorbar(
+            places,
+            _under_all(summary, summary.mean),
+            [0.0] * len(names) if summary.spread is None else _under_all(summary, summary.spread),
+            fmt=marker,
+            color=color,
+            fillstyle="none" if marker != "o" else "full",
+            markersize=6,
+            elinewidth=1.4,
+            label=summary.title,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(range(len(names)), names)
+    label_axes(axes, theme, title, "", "test error, %")
+    return png_of(figure)
+
+
+def _under_all(summary: Summary, measured: Any) -> list[float]:
+    uniform = [measured["errors"][_place(summary, saturation)] for saturation in (0.0, MIXED_SATURATION)]
+    return [*uniform, *(measured["varying"][kind] for kind in VARYING)]
+
+
+def _place(summary: Summary, saturation: float) -> int:
+    return summary.mean["saturations"].index(saturation)
+
+
+def _error(summary: Summary, saturation: float) -> float:
+    return summary.at("errors", _place(summary, saturation))
+
+
+def _curve_table(summaries: Sequence[Summary]) -> Table:
+    saturations = summaries[0].mean["saturations"]
+    return comparison(
+        summaries,
+        ["Strategy", *(f"{saturation:g}" for saturation in saturations)],
+        lambda summary: [f"{error:.2f}" for error in summary.mean["errors"]],
+        "Mean test error, %, at every saturation.",
+    )
+
+
+def _varying_table(summaries: Sequence[Summary]) -> Table:
+    return comparison(
+        summaries,
+        ["Strategy", "white", "one light", *VARYING.values(), "seeds"],
+        lambda summary: [
+            *(summary.text("errors", _place(summary, saturation)) for saturation in (0.0, MIXED_SATURATION)),
+            *(summary.text("varying", kind) for kind in VARYING),
+            str(summary.seeds),
+        ],
+        "Test error, %, and its standard deviation over seeds if there are several, under light of saturation 0.9 that "
+        "is the same everywhere, turns from one hue into another (evenly in log or in linear light), falls on a spot, "
+        "has a soft shadow, or a hard edge.",
+    )
+
+
+def _published(data: str, recipe: str) -> list[Table]:
+    """The table of the paper to set beside a comparison, if there is one."""
+    key = data if data in _PUBLISHED else recipe.removesuffix("-quick")
+    if key not in _PUBLISHED:
+        return []
+    title, strategies = _PUBLISHED[key]
+    rows: Rows = [["Strategy", *(f"S = {saturation:g}" for saturation in SHOWN)]]
+    for name, errors in strategies.items():
+        rows.append([name, *(f"{errors[saturation]:.2f}" if saturation in errors else "" for saturation in SHOWN)])
+    return [Table(rows, f"Published: Cotogni and Cusano, Neurocomputing 502 (2022), {title}.")]
+
+
+def _examples(study: Recognition) -> list[Chapter]:
+    folders = {name: run_folder(study.out, (name, 0)) for name in ("original", "equivariant")}
+    if not study.photographs or not all((folder / "model.safetensors").exists() for folder in folders.values()):
+        return []
+    classifiers = {name: Classifier.load(folder) for name, folder in folders.items()}
+    examples = collect_examples(classifiers, study.data.test_images, study.data.test_labels, device=study.device)
+    text = (
+        "Three test images that show what happens, and the three most probable classes under each light; the right one "
+        "is in bold. How often it happens is in the table above."
+    )
+    described = "Three test images at saturations from 0 to 0.8 with probability bars"
+    figure = Figure("examples", lambda theme: examples_figure(examples, theme), described)
+    return [Chapter("The same pictures under other light", [text, figure])]
+
+
+def _description(summaries: Sequence[Summary]) -> str:
+    return "; ".join(
+        f"{summary.title}: {_error(summary, 0.0):.1f} % in white light, {_error(summary, 1.0):.1f} % at saturation 1"
+        for summary in summaries
+    )
+
+
+def _lead(summaries: Sequence[Summary]) -> str:
     by_name = {summary.name: summary for summary in summaries}
     if not {"original", "equivariant"} <= by_name.keys():
         return "Test error of networks trained in ordinary light, under light of growing saturation and random hue."
     original, equivariant = by_name["original"], by_name["equivariant"]
     return (
-        f"Trained in ordinary light, the conventional network goes from {original.at(0.0).mean:.1f} % errors in white "
-        f"light to {original.at(0.9).mean:.1f} % in strongly colored light (saturation 0.9); the equivariant one from "
-        f"{equivariant.at(0.0).mean:.1f} % to {equivariant.at(0.9).mean:.1f} %."
+        f"Trained in ordinary light, the conventional network goes from {_error(original, 0.0):.1f} % errors in white "
+        f"light to {_error(original, 0.9):.1f} % in strongly colored light (saturation 0.9); the equivariant one from "
+        f"{_error(equivariant, 0.0):.1f} % to {_error(equivariant, 0.9):.1f} %."
     )
-
-
-def _facts(settings: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    made = records[0]["provenance"]
-    recipe, plan = settings["plan"]["recipe"], settings["plan"]
-    machine = made["machine"]
-    seconds = sum({(r["provenance"]["command"], r["train_seconds"]): r["train_seconds"] for r in records}.values())
-    return [
-        (
-            "Pictures",
-            f"{settings['data']}: {settings['train_images']:,} to train on, {settings['test_images']:,} to test on",
-        ),
-        (
-            "Recipe",
-            f"{plan['name']}: {recipe['steps']:,} steps of {recipe['batch_size']}, {recipe['optimizer']}, "
-            f"lr {recipe['lr']:g}, {recipe['schedule']} schedule, weight decay {recipe['weight_decay']:g}",
-        ),
-        ("Network", f"{plan['model']}, {recipe['precision']}"),
-        ("Runs", f"{len(records)}, {seconds / 60:.1f} minutes of training"),
-        ("Command", made["command"]),
-        ("Commit", made["commit"] or "not from a checkout"),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())),
-        ("Machine", ", ".join([machine["system"], f"{machine['cores']} cores", *machine["gpus"]])),
-        ("Date", made["date"]),
-    ]

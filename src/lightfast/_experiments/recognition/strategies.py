@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lightfast._pipelines.pipeline import Balance, ColorSpace
 from lightfast.functional import Scope
 
-__all__ = ["DEFAULT_STRATEGIES", "STRATEGIES", "Strategy", "choose"]
+__all__ = ["ALIASES", "STRATEGIES", "Strategy"]
 
 
 @dataclass(frozen=True)
@@ -86,25 +85,8 @@ _ONLY_BY_NAME = (
     "free-group-fill",
 )
 
-DEFAULT_STRATEGIES = tuple(name for name in STRATEGIES if name not in _ONLY_BY_NAME)
-
-_ALIASES = {
-    "all": DEFAULT_STRATEGIES,
+ALIASES = {
+    "all": tuple(name for name in STRATEGIES if name not in _ONLY_BY_NAME),
     "preprocessing": ("gray-world", "shades-of-gray", "quasi-unsupervised"),
 }
-
-
-def choose(names: Iterable[str]) -> list[Strategy]:
-    """The strategies of these names, each once; `preprocessing` stands for its three, `all` for the usual eight.
-
-    >>> [strategy.name for strategy in choose(["original", "preprocessing"])]
-    ['original', 'gray-world', 'shades-of-gray', 'quasi-unsupervised']
-    """
-    chosen: list[str] = []
-    for name in names:
-        if name not in STRATEGIES and name not in _ALIASES:
-            raise ValueError(f"there is no strategy {name!r}; there are {', '.join([*STRATEGIES, *_ALIASES])}")
-        chosen += _ALIASES.get(name, (name,))
-    if not chosen:
-        raise ValueError(f"no strategy was named; there are {', '.join([*STRATEGIES, *_ALIASES])}")
-    return [STRATEGIES[name] for name in dict.fromkeys(chosen)]
+"""What users may type for several: `all` is for the usual eight."""

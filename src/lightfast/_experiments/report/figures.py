@@ -1,18 +1,28 @@
-"""Figures, as PNG files: on white for papers, and on black for pages that are read at night."""
+"""What all figures share, as PNG files: on white for papers, and on black for pages that are read at night."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightfast._experiments.recognition.evaluation import MIXED_SATURATION
-from lightfast._experiments.recognition.examples import Answer, Example, decode_png
-from lightfast._experiments.recognition.summary import StrategySummary
-from lightfast._experiments.report.tables import VARYING
+from torch import Tensor
 
-__all__ = ["DARK", "LIGHT", "Theme", "error_figure", "examples_figure", "new_figure", "png_of", "varying_figure"]
+from lightfast._experiments.summary import Summary
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "LINES",
+    "Theme",
+    "curve_figure",
+    "draw_curves",
+    "image_grid",
+    "label_axes",
+    "new_figure",
+    "png_of",
+]
 
 
 @dataclass(frozen=True)
@@ -29,131 +39,35 @@ class Theme:
 LIGHT = Theme(paper="#ffffff", ink="#1f2430", faint="#d9dce3", right="#86b8f5", wrong="#c3c8d1")
 DARK = Theme(paper="#16181d", ink="#e4e7ee", faint="#363b46", right="#2b62a8", wrong="#4b5260")
 
-# Hue says the family, and the dash which of it.
-_LINES: dict[str, tuple[str, str, str]] = {
+LINES: dict[str, tuple[str, str, str]] = {
     "original": ("#8a909c", "-", "o"),
     "augmentation": ("#e0892b", "-", "s"),
+    "augmented": ("#e0892b", "-", "s"),
     "gray-world": ("#c2528b", "-", "v"),
     "shades-of-gray": ("#c2528b", "--", "^"),
     "quasi-unsupervised": ("#c2528b", ":", "D"),
+    "gray-edge-1": ("#e0892b", "-", "s"),
+    "pca": ("#e0892b", "--", "D"),
     "equivariant": ("#2f7fdf", "-", "o"),
+    "equivariant-pixel": ("#2f7fdf", ":", "v"),
+    "equivariant-free": ("#2f7fdf", "--", "s"),
+    "equivariant-ensemble": ("#2f7fdf", ":", "D"),
     "wrapped": ("#2aa198", "--", "s"),
     "wrapped-plane": ("#2aa198", "-", "o"),
     "wrapped-quadratic": ("#2aa198", ":", "D"),
     "group-dropout": ("#6f5bd6", "-", "D"),
-    "equivariant-pixel": ("#2f7fdf", ":", "v"),
     "group-fill": ("#6f5bd6", "--", "^"),
-    "equivariant-free": ("#2f7fdf", "--", "s"),
     "free-group-fill": ("#6f5bd6", ":", "v"),
+    "local": ("#6f5bd6", "-", "^"),
+    "local-ensemble": ("#6f5bd6", ":", "v"),
+    "histogram": ("#3f9a4c", "-", "P"),
+    "statistics": ("#7a5230", "-", "p"),
+    "general": ("#d1495b", "-", "h"),
+    "general-ensemble": ("#d1495b", ":", "H"),
+    "joint": ("#b8860b", "-", "*"),
+    "joint-ensemble": ("#b8860b", ":", "X"),
 }
-
-
-def error_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme = LIGHT) -> bytes:
-    """Error over the saturation of the light, a line a strategy, with the spread over seeds as a band."""
-    figure, (axes,) = new_figure((8.6, 4.8), theme)
-    for summary in summaries:
-        color, dash, marker = _LINES.get(summary.name, (theme.ink, "-", "o"))
-        means = [error.mean for error in summary.errors]
-        axes.plot(
-            summary.saturations,
-            means,
-            dash,
-            color=color,
-            marker=marker,
-            markersize=4,
-            linewidth=1.8,
-            label=summary.title,
-        )
-        if all(error.spread is not None for error in summary.errors):
-            low = [error.mean - (error.spread or 0) for error in summary.errors]
-            high = [error.mean + (error.spread or 0) for error in summary.errors]
-            axes.fill_between(summary.saturations, low, high, color=color, alpha=0.2, linewidth=0)
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(bottom=0)
-    axes.set_xticks([step / 10 for step in range(11)])
-    axes.set_xlabel("saturation of the light")
-    axes.set_ylabel("test error, %")
-    axes.set_title(title, loc="left", fontsize=11, color=theme.ink, pad=12)
-    axes.grid(axis="y", color=theme.faint, linewidth=0.8)
-    axes.legend(
-        loc="upper left", fontsize=9, labelcolor=theme.ink, facecolor=theme.paper, edgecolor="none", framealpha=0.9
-    )
-    return png_of(figure)
-
-
-def varying_figure(summaries: Sequence[StrategySummary], title: str, theme: Theme = LIGHT) -> bytes:
-    """Error in white light, under one light and under every kind of light that varies, a line of marks a strategy."""
-    figure, (axes,) = new_figure((8.6, 4.8), theme)
-    measured = [summary for summary in summaries if set(VARYING) <= set(summary.varying)]
-    names = ["white", "one light", *VARYING.values()]
-    for number, summary in enumerate(measured):
-        color, _, marker = _LINES.get(summary.name, (theme.ink, "-", "o"))
-        errors = [summary.at(0.0), summary.at(MIXED_SATURATION), *(summary.varying[kind] for kind in VARYING)]
-        # Side by side, so that marks at the same height stay apart.
-        places = [place + 0.6 * ((number + 0.5) / len(measured) - 0.5) for place in range(len(names))]
-        axes.errorbar(
-            places,
-            [error.mean for error in errors],
-            [error.spread or 0.0 for error in errors],
-            fmt=marker,
-            color=color,
-            fillstyle="none" if marker != "o" else "full",
-            markersize=6,
-            elinewidth=1.4,
-            label=summary.title,
-        )
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(range(len(names)), names)
-    axes.set_ylabel("test error, %")
-    axes.set_title(title, loc="left", fontsize=11, color=theme.ink, pad=12)
-    axes.grid(axis="y", color=theme.faint, linewidth=0.8)
-    axes.legend(
-        loc="upper left", fontsize=9, labelcolor=theme.ink, facecolor=theme.paper, edgecolor="none", framealpha=0.9
-    )
-    return png_of(figure)
-
-
-def examples_figure(examples: Sequence[Example], theme: Theme = LIGHT) -> bytes:
-    """Images under growing saturation, and below each the most probable classes of both networks."""
-    from matplotlib.figure import Figure
-
-    columns = len(examples[0].saturations)
-    figure = Figure(figsize=(2.15 * columns + 1.1, 3.9 * len(examples) + 0.5), facecolor=theme.paper)
-    left, right = 0.085, 0.99
-    groups = figure.add_gridspec(len(examples), 1, hspace=0.14, left=left, right=right, top=0.955, bottom=0.015)
-    for number, example in enumerate(examples):
-        cells = groups[number].subgridspec(3, columns, height_ratios=(2.1, 1, 1), hspace=0.16, wspace=0.12)
-        for column, saturation in enumerate(example.saturations):
-            axes = figure.add_subplot(cells[0, column])
-            axes.imshow(decode_png(example.pngs[column]), interpolation="nearest")
-            axes.set_axis_off()
-            if number == 0:
-                axes.set_title(f"S = {saturation:g}", fontsize=11, color=theme.ink, pad=8)
-            for row, (name, answers) in enumerate(
-                (("original", example.original), ("equivariant", example.equivariant)), start=1
-            ):
-                bars = figure.add_subplot(cells[row, column])
-                _draw_bars(bars, answers[column], example.truth, theme)
-                if column == 0:
-                    bars.set_ylabel(name, fontsize=9, color=theme.ink, labelpad=8)
-    return png_of(figure)
-
-
-def _draw_bars(axes: Any, answer: Answer, truth: str, theme: Theme) -> None:
-    for place, (name, probability) in enumerate(zip(answer.classes, answer.probabilities, strict=True)):
-        is_right = name == truth
-        axes.barh(place, 1, color=theme.faint, alpha=0.45, height=0.82)
-        axes.barh(place, probability, color=theme.right if is_right else theme.wrong, height=0.82)
-        weight = "bold" if is_right else "normal"
-        axes.text(0.03, place, name, va="center", ha="left", fontsize=8, color=theme.ink, weight=weight)
-        axes.text(0.97, place, f"{100 * probability:.0f} %", va="center", ha="right", fontsize=8, color=theme.ink)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(answer.classes) - 0.5, -0.5)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_facecolor(theme.paper)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+"""Color, dash and mark by name, in all experiments: hue says the family, and the dash which of it."""
 
 
 def new_figure(size: tuple[float, float], theme: Theme, columns: int = 1) -> tuple[Any, list[Any]]:
@@ -171,6 +85,109 @@ def new_figure(size: tuple[float, float], theme: Theme, columns: int = 1) -> tup
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
     return figure, panels
+
+
+def draw_curves(
+    axes: Any,
+    theme: Theme,
+    summaries: Sequence[Summary],
+    x: Sequence[float],
+    numbers: Callable[[Any], Sequence[float | None]],
+) -> None:
+    """A line for each summary, with the spread over seeds as a band.
+
+    Args:
+        axes: to draw on.
+        theme: colors.
+        summaries: of what is compared.
+        x: where the numbers are.
+        numbers: at each x, from what was measured, such as `lambda measured: measured["errors"]`; None for none.
+    """
+    for summary in summaries:
+        color, dash, marker = LINES.get(summary.name, (theme.ink, "-", "o"))
+        mean = numbers(summary.mean)
+        known = [place for place, number in enumerate(mean) if number is not None]
+        places, y = [x[place] for place in known], [mean[place] for place in known]
+        axes.plot(places, y, dash, color=color, marker=marker, markersize=4, linewidth=1.8, label=summary.title)
+        if summary.spread is not None:
+            spread = [numbers(summary.spread)[place] or 0.0 for place in known]
+            low, high = ([a + sign * b for a, b in zip(y, spread, strict=True)] for sign in (-1, 1))  # pyright: ignore[reportOptionalOperand]
+            axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def curve_figure(
+    summaries: Sequence[Summary],
+    x: Sequence[float],
+    numbers: Callable[[Any], Sequence[float | None]],
+    labels: tuple[str, str, str],
+    theme: Theme,
+    log_ticks: Sequence[float] = (),
+) -> bytes:
+    """Curves over a strength from 0 to 1, as :func:`draw_curves` draws them.
+
+    Args:
+        summaries: of what is compared.
+        x: see :func:`draw_curves`.
+        numbers: likewise.
+        labels: the title, what x is, and what the numbers are.
+        theme: colors.
+        log_ticks: numbers to write beside a logarithmic axis; by default the axis is linear, from 0 on.
+    """
+    figure, (axes,) = new_figure((8.6, 4.8), theme)
+    draw_curves(axes, theme, summaries, x, numbers)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([step / 10 for step in range(11)])
+    if log_ticks:
+        axes.set_yscale("log")
+        axes.set_yticks(log_ticks, [f"{tick:g}" for tick in log_ticks])
+        axes.minorticks_off()
+    else:
+        axes.set_ylim(bottom=0)
+    label_axes(axes, theme, *labels, beside=bool(log_ticks))
+    return png_of(figure)
+
+
+def label_axes(axes: Any, theme: Theme, title: str, x: str, y: str, legend: bool = True, beside: bool = False) -> None:
+    """Title, labels, lines across, and a legend: inside, or beside the axes."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title, loc="left", fontsize=11, color=theme.ink, pad=12)
+    axes.grid(axis="y", color=theme.faint, linewidth=0.8)
+    place: dict[str, Any] = {"loc": "upper left", "facecolor": theme.paper, "edgecolor": "none", "framealpha": 0.9}
+    if beside:
+        place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "frameon": False}
+    if legend:
+        axes.legend(fontsize=9, labelcolor=theme.ink, **place)
+
+
+def image_grid(
+    rows: Sequence[tuple[str, Sequence[Tensor]]], titles: Sequence[str], theme: Theme, group: int | None = None
+) -> bytes:
+    """Rows of images (3, H, W) in [0, 1], each with its name; a gap after every `group` of them."""
+    from matplotlib.figure import Figure
+
+    group = group or len(rows)
+    height, width = rows[0][1][0].shape[1:]
+    wide, gap, left, top = 1.55, 0.18, 1.15, 0.45
+    tall = wide * height / width
+    blocks = -(-len(rows) // group)
+    size = left + wide * len(titles), top + tall * len(rows) + gap * (blocks - 1) + 0.05
+    figure = Figure(figsize=size, facecolor=theme.paper)
+    for row, (name, images) in enumerate(rows):
+        base = size[1] - top - tall * (row + 1) - gap * (row // group)
+        for column, image in enumerate(images):
+            place = (left + wide * column + 0.03) / size[0], (base + 0.03) / size[1]
+            axes = figure.add_axes((*place, (wide - 0.06) / size[0], (tall - 0.06) / size[1]))
+            axes.imshow(image.permute(1, 2, 0).clamp(0, 1).numpy(), interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            for spine in axes.spines.values():
+                spine.set_visible(False)
+            if row == 0:
+                axes.set_title(titles[column], fontsize=10, color=theme.ink, pad=6)
+            if column == 0:
+                axes.set_ylabel(name, fontsize=9, color=theme.ink, labelpad=6)
+    return png_of(figure)
 
 
 def png_of(figure: Any) -> bytes:

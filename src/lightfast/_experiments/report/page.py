@@ -7,26 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Facts", "Picture", "Section", "Table", "page"]
+from lightfast._experiments.report.tables import Table
+
+__all__ = ["Facts", "Picture", "Section", "page"]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG on white, the same on black, what it shows in words, and a caption."""
+    """A PNG on white, the same on black, and what it shows in words."""
 
     light: bytes
     dark: bytes
     description: str
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text, the first being the head, and a caption; `strong` are rows (from 1) to stand out."""
-
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-    strong: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,10 +65,9 @@ def _picture(picture: Picture) -> str:
     light, dark = (
         f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}" for png in (picture.light, picture.dark)
     )
-    caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
     return (
         f'<figure><picture><source srcset="{dark}" media="(prefers-color-scheme: dark)">'
-        f'<img src="{light}" alt="{escape(picture.description, quote=True)}"></picture>{caption}</figure>\n'
+        f'<img src="{light}" alt="{escape(picture.description, quote=True)}"></picture></figure>\n'
     )
 
 
@@ -129,7 +120,7 @@ section { margin-top: 3rem; }
 p { margin: 0 0 1rem; max-width: 46rem; }
 figure { margin: 0 0 1rem; }
 figure img { display: block; width: 100%; height: auto; }
-figcaption, caption { color: var(--soft); font-size: .9rem; text-align: left; padding: .25rem 0 .5rem; }
+caption { color: var(--soft); font-size: .9rem; text-align: left; padding: .25rem 0 .5rem; }
 .scroll { overflow-x: auto; margin-bottom: 1rem; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .45rem .55rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }

@@ -24,7 +24,6 @@ from lightfast._experiments.recognition.evaluation import evaluate
 from lightfast._experiments.recognition.pictures import Pictures
 from lightfast._experiments.recognition.strategies import STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
-from lightfast._experiments.recognition.workshop import evaluation_batch
 from lightfast._pipelines.pipeline import Classifier
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
 
@@ -141,7 +140,6 @@ def attempt(
         pictures.test_images,
         pictures.test_labels,
         saturations=SATURATIONS,
-        batch_size=evaluation_batch(pictures.test_images, device),
         device=device,
     )
     reached = all(error <= 100 - target for error in evaluation.errors)

@@ -1,0 +1,135 @@
+"""`lightfast reproduce NAME` and `lightfast train NAME`, for every experiment: options, and what is done with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from lightfast._commands import options
+from lightfast._experiments import EXPERIMENTS, experiment
+
+__all__ = ["reproduce", "train"]
+
+
+def _group(command: str, about: str) -> typer.Typer:
+    """The commands of all experiments, each of which is imported when it is asked for."""
+
+    class Experiments(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return [name for name in EXPERIMENTS if command == "reproduce" or experiment(name).train_help]
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            return _command(cmd_name, command) if cmd_name in self.list_commands(ctx) else None
+
+    app = typer.Typer(help=about, no_args_is_help=True, cls=Experiments)
+    app.callback()(lambda: None)
+    return app
+
+
+reproduce = _group("reproduce", "The paper's experiments, from training to report.")
+train = _group("train", "Train a network on your own pictures.")
+
+
+def _command(name: str, command: str) -> Any:
+    study = experiment(name)
+    act = _reproduce if command == "reproduce" else _train
+
+    def call(**given: Any) -> None:
+        act(study, given | {"command": command})
+
+    parameters = list(_parameters(name, study, command))
+    call.__doc__ = study.help if command == "reproduce" else study.train_help
+    call.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(call)
+    return get_command(app)
+
+
+def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Parameter]:
+    """The options of a command, as parameters of a function."""
+
+    def parameter(key: str, kind: Any, default: Any, help: str, *flags: str, **more: Any) -> inspect.Parameter:
+        annotation = Annotated[kind, typer.Option(*flags, help=help, **more)]
+        return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    both, kinds, recipes = command == "train", ", ".join(study.kinds), ", ".join(study.recipes(None))
+    data = Path if study.needs_data else Path | None
+    yield parameter("data", data, ... if study.needs_data else None, study.data_help)
+    usual = f"{recipes}; {study.usual_recipe} by default" + ("" if study.needs_data else ", or demo without data")
+    yield parameter("recipe", str | None, None, f"{usual}.")
+    if command == "reproduce":
+        names = f"Comma-separated: {', '.join([kinds, *study.aliases])}; or all."
+        yield parameter("chosen", str, study.usual, names, "--networks", "--strategies")
+        yield parameter("seeds", int, 1, f"Trainings of each {study.noun}.", min=1)
+        yield parameter("only", str | None, None, f"Do these runs alone: {study.trained}:0,... ({study.noun}:seed).")
+        help = "Start no more trainings after so many seconds; run again to go on."
+        yield parameter("seconds", float | None, None, help)
+        yield parameter("photographs", bool, True, "Show pictures of the data set in the report.")
+    else:
+        yield parameter("chosen", str, study.trained, f"{kinds}.", "--network", "--strategy")
+        yield parameter("seed", int, 0, "Of the first weights and the order of the pictures.", min=0)
+        yield parameter("name", str, "model", "The name of the files in the folder.")
+    out = study.pipeline.__name__.lower() if both else name
+    yield parameter("out", Path, Path("runs") / out, "The folder for everything that is written.")
+    yield parameter("model", str | None, None, "The network; the recipe's by default.")
+    yield parameter("steps", int | None, None, "Steps of training; the recipe's by default.", min=1)
+    yield parameter("parallel", int, study.together, "Trainings that share a GPU at a time.", min=1)
+    yield parameter("resume", bool, False, "Go on with what was interrupted.", "--resume")
+    help = "Another value for a part of the recipe: --set lr=0.05 --set batch_size=64"
+    yield parameter("settings", list[str], [], help, "--set")
+    yield parameter("half", bool, False, "Save weights in 16 bits, where the model can.", "--half")
+    yield parameter("graph", bool | None, None, "Replay each step from a CUDA graph; on a GPU by default.")
+    yield parameter("device", str, "auto", "auto, cpu or cuda.")
+    help = "auto (what suits the device), float32 or bfloat16."
+    yield parameter("precision", str, "auto", help)
+    for field in _own(study, command):
+        limit = {} if field.metadata["minimum"] is None else {"min": field.metadata["minimum"]}
+        kind = {"int": int, "str": str}[str(field.type).partition(" ")[0]]
+        kind = kind | None if field.default is None else kind
+        yield parameter(field.name, kind, field.default, field.metadata["help"], **limit)
+
+
+def _own(study: Any, command: str) -> list[dataclasses.Field[Any]]:
+    """The experiment's own options."""
+    fields = [field for field in dataclasses.fields(study) if "help" in field.metadata]
+    return [field for field in fields if field.metadata["command"] in ("", command)]
+
+
+def _build(cls: Any, given: dict[str, Any], **more: Any) -> Any:
+    """The study that users asked for. Everything is understood before data is read and anything is written."""
+    from lightfast._experiments.plan import choose_plan
+
+    device, data = options.choose_device(given["device"]), given["data"]
+    given["recipe"] = given["recipe"] or ("demo" if data is None else cls.usual_recipe)
+    changes = {name: given[name] for name in ("model", "precision", "graph")}
+    recipes, settings = cls.recipes(data), given["settings"]
+    plan = choose_plan(recipes, given["recipe"], device, steps=given["steps"], options=changes, settings=settings)
+    names = ("parallel", "resume", "half", "out", *(field.name for field in _own(cls, given["command"])))
+    known = {name: given[name] for name in names}
+    return cls(data=cls.load(data, given), plan=plan, device=device, say=typer.echo, **known, **more)
+
+
+def _reproduce(cls: Any, given: dict[str, Any]) -> None:
+    chosen, only = cls.choose(given["chosen"]), given["only"]
+    shared = {name: given[name] for name in ("seeds", "seconds", "photographs")}
+    study = _build(cls, given, chosen=chosen, only=None if only is None else cls.parse_runs(only), **shared)
+    for part in study.parts():
+        records = part.run()
+        if part.main:
+            typer.echo(f"\n{part.write_report(records)}")
+            files = (str(part.out / name) for name in ("table.md", "results.json", "report.html"))
+            typer.echo(f"written: {', '.join(files)}")
+
+
+def _train(cls: Any, given: dict[str, Any]) -> None:
+    kind = cls.choose_one(given["chosen"])
+    study = _build(cls, given)
+    study.tell(study.train_one(kind, given["seed"], given["name"]))
