@@ -76,7 +76,7 @@ LAYERS = [
     "LayerNorm",
     "LeakyReLU",
     "Lift",
-    "Lifted",
+    "LiftedMap",
     "Linear",
     "MaxPool1d",
     "MaxPool2d",

@@ -26,7 +26,7 @@ from lightfast.nn import (
     ConvTranspose2d,
     ConvTranspose3d,
     ConvTransposeNormAct2d,
-    Lifted,
+    LiftedMap,
     Linear,
     SqueezeNormAct,
 )
@@ -239,7 +239,7 @@ class _FusedUnit(_FoldedNorm):
         self.slope, self.groups = unit.slope, unit.offset_groups
         self._plans = UnitPlans(in_graphs=True)
 
-    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
+    def forward(self, x: LiftedMap, shortcut: LiftedMap | None = None) -> LiftedMap:
         conv: Any = self.conv
         z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
         norm = Folded(self.scale, self.shift, self.undo, self.factor)

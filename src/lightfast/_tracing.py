@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from lightfast._groups import Groups, GroupSpec, group_count, resolve
 from lightfast._response import Lost, Response, Space, Step, interpret
-from lightfast._response._interpret import constant
+from lightfast._response.interpreter import constant
 
 __all__ = [
     "Traced",

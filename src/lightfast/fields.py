@@ -23,7 +23,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightfast._backends.tensors import known_to_compilers
+from lightfast._compilers import known_to_compilers
 from lightfast._groups import GroupSpec, group_count
 from lightfast.functional import add_offset, combine_offset, group_pool, statistics_dtype
 

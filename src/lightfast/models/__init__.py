@@ -7,13 +7,13 @@ from typing import Any
 from torch import nn
 
 from lightfast.functional import Scope
-from lightfast.models.cerberus import Cerberus, LocalCerberus
-from lightfast.models.chroma_histogram import ChromaHistogram
-from lightfast.models.color_statistics import ColorStatistics
-from lightfast.models.context_encoder import ContextEncoder
-from lightfast.models.resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
-from lightfast.models.resnet9 import ResNet9
-from lightfast.models.vocabulary import vocabulary
+from lightfast.models._cerberus import Cerberus, LocalCerberus
+from lightfast.models._chroma_histogram import ChromaHistogram
+from lightfast.models._color_statistics import ColorStatistics
+from lightfast.models._context_encoder import ContextEncoder
+from lightfast.models._resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
+from lightfast.models._resnet9 import ResNet9
+from lightfast.models._vocabulary import vocabulary
 
 __all__ = ["create", "names"]
 

@@ -24,13 +24,13 @@ __all__ = [
     "ConvNormAct2d",
     "ConvTransposeNormAct2d",
     "Lift",
-    "Lifted",
+    "LiftedMap",
     "SqueezeNormAct",
     "lower",
 ]
 
 
-class Lifted(NamedTuple):
+class LiftedMap(NamedTuple):
     """An equivariant map `x = z + G o`: `z` (N, m, *positions) does not answer to offsets, `o` (N, g) takes them all.
 
     `o` is None where nobody will ask for it: in a network whose output is invariant. After its first `features`
@@ -42,7 +42,7 @@ class Lifted(NamedTuple):
     features: int | None = None
 
     @classmethod
-    def of(cls, z: Tensor, offset: Tensor | None, features: int) -> Lifted:
+    def of(cls, z: Tensor, offset: Tensor | None, features: int) -> LiftedMap:
         """A map of so many features; what channels there are after them are idle."""
         return cls(z, offset, features if z.shape[1] > features else None)
 
@@ -53,9 +53,9 @@ class Lifted(NamedTuple):
             raise ValueError(f"expected a map of {features} features, but got one of {found}")
         return self.map
 
-    def moved(self, z: Tensor, offset: Tensor, features: int) -> Lifted:
+    def moved(self, z: Tensor, offset: Tensor, features: int) -> LiftedMap:
         """What a unit makes of this: `z` with so many features, and perhaps idle channels; the offset is added."""
-        return Lifted.of(z, None if self.offset is None else self.offset + offset, features)
+        return LiftedMap.of(z, None if self.offset is None else self.offset + offset, features)
 
 
 class Lift(nn.Module):
@@ -70,12 +70,12 @@ class Lift(nn.Module):
         super().__init__()
         self.offset_groups, self.keep_offset = offset_groups, keep_offset
 
-    def forward(self, x: Tensor) -> Lifted:
+    def forward(self, x: Tensor) -> LiftedMap:
         offset = group_pool(x, self.offset_groups)
-        return Lifted(add_offset(x, -offset, self.offset_groups), offset.flatten(1) if self.keep_offset else None)
+        return LiftedMap(add_offset(x, -offset, self.offset_groups), offset.flatten(1) if self.keep_offset else None)
 
 
-def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
+def lower(x: LiftedMap, offset_groups: int = 3) -> Tensor:
     """The map itself, `z + G o`.
 
     >>> import torch
@@ -103,7 +103,7 @@ class _Unit(nn.Module):
         self.share_moments = None
         self._plans = UnitPlans()
 
-    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
+    def forward(self, x: LiftedMap, shortcut: LiftedMap | None = None) -> LiftedMap:
         conv = self.conv
         z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
         groups, share = self.offset_groups, self.share_moments

@@ -16,8 +16,9 @@ from lightfast._backends.native import build
 from lightfast._backends.operands import Features, Folded, Norm
 from lightfast._backends.plans import UnitPlans, parts_of
 from lightfast._backends.reference import Reference, centering_gradient, spread
-from lightfast._backends.tensors import are_rows, is_last, known_to_compilers, layout_of, wants_gradient, working_dtype
+from lightfast._backends.tensors import are_rows, is_last, layout_of, wants_gradient, working_dtype
 from lightfast._backends.weights import WeightCache
+from lightfast._compilers import known_to_compilers
 from lightfast.functional import tap_phases
 
 __all__ = ["Native", "Passes", "library"]

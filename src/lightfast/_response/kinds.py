@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightfast._groups import Groups
-from lightfast._response._value import Constant, Lost, Response, Space, Value, equal
+from lightfast._response.value import Constant, Lost, Response, Space, Value, equal
 
 __all__ = ["Description", "Kind", "describe"]
 

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from torch import Tensor, fx, nn
 
 from lightfast._certify import Certificate, certify
-from lightfast._convert._graph import operation, plain_graph, propagate
-from lightfast._convert._layers import LINEAR
-from lightfast._convert._layout import Layout
-from lightfast._convert._regions import plain_nodes, varying_nodes
-from lightfast._convert._report import Conversion
-from lightfast._convert._rewrite import Options, Rewriter
-from lightfast._convert._widths import change_widths
+from lightfast._convert.graph import operation, plain_graph, propagate
+from lightfast._convert.layers import LINEAR
+from lightfast._convert.layout import Layout
+from lightfast._convert.regions import plain_nodes, varying_nodes
+from lightfast._convert.report import Conversion
+from lightfast._convert.rewrite import Options, Rewriter
+from lightfast._convert.widths import change_widths
 from lightfast._groups import GroupSpec, resolve
 from lightfast._response import Space
 from lightfast._tracing import quiet, two_images

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast.functional import statistics_dtype
-from lightfast.models.vocabulary import color_vocabulary
+from lightfast.models._vocabulary import color_vocabulary
 
 __all__ = ["ContextDiscriminator", "ContextEncoder"]
 

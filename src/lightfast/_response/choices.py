@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightfast._response._call import CENTER, Call, joint, keep_largest
-from lightfast._response._registry import axes_of, remedy, require_equal, rule
-from lightfast._response._sums import maximum
-from lightfast._response._value import NoResponse, Response, align, full
+from lightfast._response.call import CENTER, Call, joint, keep_largest
+from lightfast._response.registry import axes_of, remedy, require_equal, rule
+from lightfast._response.sums import maximum
+from lightfast._response.value import NoResponse, Response, align, full
 
 
 @rule("amax", "amin", "max", "min", "sort", "topk")

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightfast.models.vocabulary import ColorVocabulary, color_vocabulary
+from lightfast.models._vocabulary import ColorVocabulary, color_vocabulary
 
 __all__ = ["Cerberus", "LocalCerberus"]
 

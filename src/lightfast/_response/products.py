@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightfast._response._call import CENTER, Call, joint, moves
-from lightfast._response._registry import rule
-from lightfast._response._value import Constant, NoResponse, Response, full, settle
+from lightfast._response.call import CENTER, Call, joint, moves
+from lightfast._response.registry import rule
+from lightfast._response.value import Constant, NoResponse, Response, full, settle
 
 
 @rule("linear")

@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from lightfast import nn as lfnn
 from lightfast.functional import center
-from lightfast.models.vocabulary.parts import CenteredSubsample, Scores, Unit, nearest_multiple
+from lightfast.models._vocabulary.parts import CenteredSubsample, Scores, Unit, nearest_multiple
 
-__all__ = ["Local"]
+__all__ = ["PixelVocabulary"]
 
 
-class Local:
+class PixelVocabulary:
     """Equivariant, groups pooled at each pixel: the ordinary layers, which follow light that varies over the image."""
 
     def __init__(self, offset_groups: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast._response._call import CENTER, Call
-from lightfast._response._value import NoResponse, Response, Space, Value, align, equal
+from lightfast._response.call import CENTER, Call
+from lightfast._response.value import NoResponse, Response, Space, Value, align, equal
 
 __all__ = ["RULES", "agree", "axes_of", "remedy", "require_equal", "rule", "words"]
 

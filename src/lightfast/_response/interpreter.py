@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from lightfast._response._call import in_double, leaves, map_leaves, moves
-from lightfast._response._rules import apply
-from lightfast._response._value import Constant, Lost, NoResponse, Response, Space
+from lightfast._response.call import in_double, leaves, map_leaves, moves
+from lightfast._response.rules import apply
+from lightfast._response.value import Constant, Lost, NoResponse, Response, Space
 
 __all__ = ["Step", "constant", "interpret", "shapes_of"]
 

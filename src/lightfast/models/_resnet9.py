@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lightfast.models.resnet import initialize
-from lightfast.models.vocabulary import Vocabulary
+from lightfast.models._resnet import initialize
+from lightfast.models._vocabulary import Vocabulary
 
 __all__ = ["ResNet9"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
 import lightfast.nn as lf
-from lightfast._convert._blocks import Attention
+from lightfast._convert.blocks import Attention
 from lightfast._groups import Groups
 from lightfast.functional import Scope
 

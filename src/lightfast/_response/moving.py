@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast._response._call import CENTER, Call, joint, moves
-from lightfast._response._registry import axes_of, rule
-from lightfast._response._value import Constant, NoResponse, Response, align, full, settle
+from lightfast._response.call import CENTER, Call, joint, moves
+from lightfast._response.registry import axes_of, rule
+from lightfast._response.value import Constant, NoResponse, Response, align, full, settle
 
 
 @rule("alias", "clone", "contiguous", "detach", "lift_fresh_copy")

@@ -7,11 +7,19 @@ from typing import Protocol, TypeAlias
 from torch import nn
 
 from lightfast.functional import Scope
-from lightfast.models.vocabulary.conventional import Conventional
-from lightfast.models.vocabulary.lifting import Lifting
-from lightfast.models.vocabulary.local import Local
+from lightfast.models._vocabulary.conventional import ConventionalVocabulary
+from lightfast.models._vocabulary.lifted import LiftedVocabulary
+from lightfast.models._vocabulary.pixel import PixelVocabulary
 
-__all__ = ["ColorVocabulary", "Conventional", "Lifting", "Local", "Vocabulary", "color_vocabulary", "vocabulary"]
+__all__ = [
+    "ColorVocabulary",
+    "ConventionalVocabulary",
+    "LiftedVocabulary",
+    "PixelVocabulary",
+    "Vocabulary",
+    "color_vocabulary",
+    "vocabulary",
+]
 
 
 class Vocabulary(Protocol):
@@ -44,8 +52,8 @@ class Vocabulary(Protocol):
         ...
 
 
-ColorVocabulary: TypeAlias = Conventional | Lifting
-"""That of networks that answer with colors, which pool over the image. :class:`Conventional` says what words mean."""
+ColorVocabulary: TypeAlias = ConventionalVocabulary | LiftedVocabulary
+"""That of networks that answer with colors, which pool over the image; :class:`ConventionalVocabulary` explains it."""
 
 
 def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: bool = True) -> Vocabulary:
@@ -55,16 +63,16 @@ def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: b
     15
     """
     if offset_groups is None:
-        return Conventional()
+        return ConventionalVocabulary()
     if scope == "image":
-        return Lifting(offset_groups, constrained)
+        return LiftedVocabulary(offset_groups, constrained)
     if not constrained:
         raise ValueError("weights can be free where groups are pooled over the image, not where at each pixel")
-    return Local(offset_groups)
+    return PixelVocabulary(offset_groups)
 
 
 def color_vocabulary(offset_groups: int | None, constrained: bool = True) -> ColorVocabulary:
     """The vocabulary of networks that answer with colors: equivariant for 3 groups, conventional for None."""
     if offset_groups not in (None, 3):
         raise ValueError(f"colors have 3 groups, or None for a conventional network, not {offset_groups}")
-    return Conventional() if offset_groups is None else Lifting(offset_groups, constrained)
+    return ConventionalVocabulary() if offset_groups is None else LiftedVocabulary(offset_groups, constrained)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lightfast.models.mean_color import about_mean_color
+from lightfast.models._mean_color import about_mean_color
 
 __all__ = ["ColorStatistics", "color_statistics"]
 

@@ -10,9 +10,9 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from lightfast._convert._blocks import Center, GroupScores, Pool, ProjectedWeight, Shift
-from lightfast._convert._graph import operation, stack_of
-from lightfast._convert._layers import (
+from lightfast._convert.blocks import Center, GroupScores, Pool, ProjectedWeight, Shift
+from lightfast._convert.graph import operation, stack_of
+from lightfast._convert.layers import (
     ACTIVATIONS,
     LINEAR,
     NORMS,
@@ -22,14 +22,14 @@ from lightfast._convert._layers import (
     plain_layer,
     unary_layer,
 )
-from lightfast._convert._layout import Layout, layout_of
-from lightfast._convert._modules import Modules
-from lightfast._convert._regions import varying_nodes
-from lightfast._convert._report import Change, Conversion
+from lightfast._convert.layout import Layout, layout_of
+from lightfast._convert.modules import Modules
+from lightfast._convert.regions import varying_nodes
+from lightfast._convert.report import Change, Conversion
 from lightfast._groups import Groups
 from lightfast._response import NoResponse, Response, Space, apply
-from lightfast._response._call import map_leaves
-from lightfast._response._interpret import constant, shapes_of
+from lightfast._response.call import map_leaves
+from lightfast._response.interpreter import constant, shapes_of
 from lightfast.functional import Scope
 
 __all__ = ["Options", "Rewriter"]

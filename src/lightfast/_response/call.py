@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from lightfast._response._value import Constant, NoResponse, Response, Space, Value, collapse, equal, full, settle
+from lightfast._response.value import Constant, NoResponse, Response, Space, Value, collapse, equal, full, settle
 
 __all__ = ["CENTER", "Call", "in_double", "joint", "keep_largest", "leaves", "map_leaves", "moves"]
 

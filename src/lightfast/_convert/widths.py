@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from lightfast._convert._graph import operation
-from lightfast._response._call import map_leaves
+from lightfast._convert.graph import operation
+from lightfast._response.call import map_leaves
 
 __all__ = ["change_widths"]
 

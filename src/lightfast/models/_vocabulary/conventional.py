@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast._backends import from_pixel, to_pixel
-from lightfast.models.vocabulary.parts import Scores, Unit, dropout
+from lightfast.models._vocabulary.parts import Scores, Unit, dropout
 
-__all__ = ["Conventional"]
+__all__ = ["ConventionalVocabulary"]
 
 
-class Conventional:
+class ConventionalVocabulary:
     """Plain `torch.nn`: zero padding, nothing equivariant, and no offset to leave behind or to keep.
 
-    Words with a docstring are for networks that answer with colors; they mean the same in :class:`Lifting`.
+    Words with a docstring are for networks that answer with colors; they mean the same in :class:`LiftedVocabulary`.
     """
 
     def width(self, features: int) -> int:

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from lightfast._response import _choices, _moving, _products, _sums
-from lightfast._response._call import Call, leaves, moves
-from lightfast._response._registry import RULES, remedy, words
-from lightfast._response._value import NoResponse, Response, Space
+from lightfast._response import choices, moving, products, sums
+from lightfast._response.call import Call, leaves, moves
+from lightfast._response.registry import RULES, remedy, words
+from lightfast._response.value import NoResponse, Response, Space
 
 __all__ = ["RULES", "apply"]
 
-FAMILIES = (_moving, _sums, _products, _choices)
+FAMILIES = (moving, sums, products, choices)
 """The modules that fill the table of rules."""
 
 

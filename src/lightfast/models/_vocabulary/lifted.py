@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from lightfast import _backends as backends
 from lightfast import nn as lfnn
 from lightfast.functional import statistics_dtype
-from lightfast.models.vocabulary.parts import CenteredSubsample, Scores, dropout, nearest_multiple
-from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, Lifted, SqueezeNormAct
+from lightfast.models._vocabulary.parts import CenteredSubsample, Scores, dropout, nearest_multiple
+from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, LiftedMap, SqueezeNormAct
 
-__all__ = ["Lifting"]
+__all__ = ["LiftedVocabulary"]
 
 
-class Lifting:
+class LiftedVocabulary:
     """Equivariant, groups pooled over the image: maps are lifted, and padding is with the offset.
 
     Args:
@@ -85,45 +85,47 @@ class Lifting:
             return lfnn.Linear(inputs, outputs, offset_groups=self.offset_groups)
         return nn.Linear(inputs, outputs)
 
-    def join_average(self, images: Tensor) -> Lifted:
+    def join_average(self, images: Tensor) -> LiftedMap:
         """In log RGB, above the log of the image's mean color: the map is `x - o`, `o = -log mean exp(-x)`."""
-        return Lifted.of(*backends.join_average(images), 6)
+        return LiftedMap.of(*backends.join_average(images), 6)
 
-    def conv_relu(self, conv: Any, x: Lifted, halve: bool = False, flat: bool = False) -> Lifted:
+    def conv_relu(self, conv: Any, x: LiftedMap, halve: bool = False, flat: bool = False) -> LiftedMap:
         """`max(x, G φ(x))` of the convolved map, which is `relu(z - G φ(z))` above the offset `o + φ(z)`."""
         return _conv_act(conv, x, self.offset_groups, halve=halve, flat=flat)
 
-    def linear_relu(self, linear: Any, x: Lifted) -> Lifted:
+    def linear_relu(self, linear: Any, x: LiftedMap) -> LiftedMap:
         u, bias = backends.linear(x.map, linear)
         z, offset = backends.center_act(u, self.offset_groups, bias=bias, offset=x.offset)
-        return Lifted.of(z, offset if x.offset is not None else None, linear.out_features)
+        return LiftedMap.of(z, offset if x.offset is not None else None, linear.out_features)
 
-    def convolve(self, conv: Any, x: Lifted) -> Tensor:
+    def convolve(self, conv: Any, x: LiftedMap) -> Tensor:
         u, bias, _ = backends.convolve(x.map, conv, self.offset_groups, with_bias=True)
         return u if bias is None else u[:, : conv.out_channels] + backends.over(bias, u)
 
-    def colors(self, linear: Any, x: Lifted) -> Tensor:
+    def colors(self, linear: Any, x: LiftedMap) -> Tensor:
         # The outputs are runs of a color; what is wanted are triples of colors.
         rows, _ = backends.linear(x.map, linear, last=True)
         assert x.offset is not None
         return rows.unflatten(1, (self.offset_groups, -1)).transpose(1, 2) + x.offset[:, None]
 
-    def without_offset(self, x: Lifted) -> Lifted:
+    def without_offset(self, x: LiftedMap) -> LiftedMap:
         return x._replace(offset=None)
 
-    def with_offset(self, answer: Tensor, x: Lifted) -> Tensor:
+    def with_offset(self, answer: Tensor, x: LiftedMap) -> Tensor:
         assert x.offset is not None
         return answer + backends.over(x.offset, answer)
 
 
-def _conv_act(conv: Any, x: Lifted, groups: int, slope: float = 0.0, halve: bool = False, flat: bool = False) -> Lifted:
+def _conv_act(
+    conv: Any, x: LiftedMap, groups: int, slope: float = 0.0, halve: bool = False, flat: bool = False
+) -> LiftedMap:
     u, bias, _ = backends.convolve(x.map, conv, groups, with_bias=True)
     if halve:
         z, offset = backends.center_relu_halve(u, groups, bias, x.offset)
     else:
         z, offset = backends.center_act(u, groups, slope, bias, x.offset, cut=flat)
     offset = offset if x.offset is not None else None
-    return Lifted(z.flatten(1), offset) if flat else Lifted.of(z, offset, conv.out_channels)
+    return LiftedMap(z.flatten(1), offset) if flat else LiftedMap.of(z, offset, conv.out_channels)
 
 
 class _ConvAct(nn.Module):
@@ -135,7 +137,7 @@ class _ConvAct(nn.Module):
         super().__init__()
         self.conv, self.slope, self.offset_groups = conv, slope, offset_groups
 
-    def forward(self, x: Lifted) -> Lifted:
+    def forward(self, x: LiftedMap) -> LiftedMap:
         return _conv_act(self.conv, x, self.offset_groups, self.slope)
 
 
@@ -148,7 +150,7 @@ class _LastUp(nn.Module):
         super().__init__()
         self.conv, self.offset_groups = conv, offset_groups
 
-    def forward(self, x: Lifted) -> Tensor:
+    def forward(self, x: LiftedMap) -> Tensor:
         u, bias, _ = backends.convolve(x.map, self.conv, self.offset_groups)
         assert bias is not None
         answer = u.to(statistics_dtype(u)) + backends.over(bias, u)
@@ -162,10 +164,10 @@ class _OnLifted(nn.Module):
         super().__init__()
         self.layer, self.features = layer, features
 
-    def forward(self, x: Lifted) -> Lifted:
+    def forward(self, x: LiftedMap) -> LiftedMap:
         if self.features is None:
             return x._replace(map=self.layer(x.map))
-        return Lifted(self.layer(x.map[:, : self.features]), x.offset)
+        return LiftedMap(self.layer(x.map[:, : self.features]), x.offset)
 
 
 class _FromLifted(nn.Module):
@@ -175,5 +177,5 @@ class _FromLifted(nn.Module):
         super().__init__()
         self.layer, self.features = layer, features
 
-    def forward(self, x: Lifted) -> Tensor:
+    def forward(self, x: LiftedMap) -> Tensor:
         return self.layer(x.map[:, : self.features])

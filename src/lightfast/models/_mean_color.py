@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from lightfast import _backends
-from lightfast.nn import Lifted
+from lightfast.nn import LiftedMap
 
 __all__ = ["about_mean_color"]
 
 
-def about_mean_color(images: Tensor) -> Lifted:
+def about_mean_color(images: Tensor) -> LiftedMap:
     """(N, 3, H, W) in log RGB, `-log` of linear values, to `z = x - o` and `o = -log mean exp(-x)` over the pixels.
 
     >>> import torch
@@ -20,4 +20,4 @@ def about_mean_color(images: Tensor) -> Lifted:
     """
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"expected images (N, 3, H, W), but got {tuple(images.shape)}")
-    return Lifted(*_backends.about_mean_color(images))
+    return LiftedMap(*_backends.about_mean_color(images))

@@ -8,7 +8,7 @@ from operator import getitem
 
 from torch import Tensor, fx
 
-from lightfast._convert._graph import operation, stack_of
+from lightfast._convert.graph import operation, stack_of
 
 __all__ = ["plain_nodes", "varying_nodes"]
 

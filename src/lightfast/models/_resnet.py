@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lightfast.models.vocabulary import Vocabulary
+from lightfast.models._vocabulary import Vocabulary
 
 __all__ = ["CifarResNet", "ImageNetResNet"]
 

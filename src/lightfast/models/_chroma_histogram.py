@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightfast.models.mean_color import about_mean_color
+from lightfast.models._mean_color import about_mean_color
 
 __all__ = ["ChromaHistogram"]
 

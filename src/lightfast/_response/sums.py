@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from lightfast._response._call import CENTER, Call, moves
-from lightfast._response._registry import agree, rule
-from lightfast._response._value import Constant, NoResponse, Response, align, settle
+from lightfast._response.call import CENTER, Call, moves
+from lightfast._response.registry import agree, rule
+from lightfast._response.value import Constant, NoResponse, Response, align, settle
 
 __all__ = ["maximum"]
 
