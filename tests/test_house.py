@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -156,12 +157,28 @@ def test_every_file_lies_in_a_room_of_the_table():
     assert sorted(set(ORDER) - rooms) == [], "these rooms are gone: take them out of LAYERS"
 
 
+def test_names_say_once_that_they_are_private():
+    inside = [path.relative_to(HOUSE) for path in HOUSE.rglob("_*.py") if not path.name.startswith("__")]
+    assert [str(path) for path in inside if any(part.startswith("_") for part in path.parent.parts)] == []
+
+
 def test_imports_go_one_way():
     wrong = [found for found in _all_imports() if goes_wrong(found)]
     new = [str(found) for found in wrong if (found.file, found.target) not in KNOWN]
     assert not new, "imports that go the wrong way:\n" + "\n".join(new)
     stale = KNOWN - {(found.file, found.target) for found in wrong}
     assert not stale, f"mended, so they can leave KNOWN: {sorted(stale)}"
+
+
+def test_the_tree_in_the_docs_is_the_house():
+    page = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
+    tree = page.split("```\nsrc/lightfast/\n")[1].split("```")[0].split("\ntests/")[0]
+    named = set(re.findall(r"[\w*]+\.py|\b\w+(?=/)", tree))
+    there = {path.name for path in HOUSE.rglob("*.py")} | {path.name for path in HOUSE.rglob("*") if path.is_dir()}
+    assert sorted(name for name in named if "*" not in name and name not in there) == []
+    # Where a folder's files are not listed one by one, the folder stands for them.
+    top = {path.name for path in HOUSE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert sorted(top - named) == []
 
 
 @pytest.mark.parametrize(

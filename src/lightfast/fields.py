@@ -299,7 +299,7 @@ def _check_coefficients(coefficients: Tensor, count: int, axes: int) -> None:
     if coefficients.shape[-1] != count:
         raise ValueError(
             f"over {axes} axes of positions the field has {count} functions, but there are {coefficients.shape[-1]} "
-            "coefficients a group: they belong to another field, or to maps with other axes"
+            "coefficients per group: they belong to another field, or to maps with other axes"
         )
 
 

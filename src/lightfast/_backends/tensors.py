@@ -13,21 +13,6 @@ from torch.nn import Parameter
 
 from lightfast._compilers import known_to_compilers
 
-__all__ = [
-    "are_rows",
-    "exported",
-    "fit_channels",
-    "is_last",
-    "layout_of",
-    "observed",
-    "over",
-    "transformed",
-    "wants_gradient",
-    "without_autocast",
-    "without_idle",
-    "working_dtype",
-]
-
 
 @known_to_compilers
 def exported() -> bool:

@@ -10,27 +10,37 @@ from torch import Tensor, nn
 from lightfast._groups import Groups, GroupSpec
 from lightfast.functional import Scope, add_offset, center, group_pool, project_weight
 
-__all__ = ["Attention", "Center", "GroupScores", "Pool", "ProjectedWeight", "Shift"]
 
-
-class Pool(nn.Module):
-    """`φ(x)`: the mean of each group over all features and positions of an image, with images on axis `images`.
-
-    Shapes: (N, m, *positions) to (N, g, 1, ...), for images on axis 0 and features on axis 1.
-    """
+class _Grouped(nn.Module):
+    """Something done to an equivariant value with images on axis `images` and features on axis `dim`."""
 
     def __init__(self, groups: GroupSpec, images: int = 0, dim: int = 1) -> None:
         super().__init__()
         self.groups, self.images, self.dim = groups, images, dim
+        self.moved_dim = dim + 1 if dim < images else dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return group_pool(_to_front(x, self.images), self.groups, dim=_moved(self.dim, self.images))
+    def to_front(self, x: Tensor) -> Tensor:
+        """`x` with images on axis 0, so that features are on axis `moved_dim`."""
+        return x.movedim(self.images, 0) if self.images else x
+
+    def to_place(self, x: Tensor) -> Tensor:
+        return x.movedim(0, self.images) if self.images else x
 
     def extra_repr(self) -> str:
         return f"{self.groups}, images={self.images}, dim={self.dim}"
 
 
-class Shift(nn.Module):
+class Pool(_Grouped):
+    """`φ(x)`: the mean of each group over all features and positions of an image.
+
+    Shapes: (N, m, *positions) to (N, g, 1, ...), for images on axis 0 and features on axis 1.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return group_pool(self.to_front(x), self.groups, dim=self.moved_dim)
+
+
+class Shift(_Grouped):
     """`x + sign · G φ`: takes a map's group means away (sign -1) or gives them back (sign 1).
 
     Shapes: a map (N, m, *positions) and what :class:`Pool` gave, of that map or of one with other positions; the map's
@@ -38,35 +48,33 @@ class Shift(nn.Module):
     """
 
     def __init__(self, groups: GroupSpec, sign: int, images: int = 0, dim: int = 1) -> None:
-        super().__init__()
-        self.groups, self.sign, self.images, self.dim = groups, sign, images, dim
+        super().__init__(groups, images, dim)
+        self.sign = sign
 
     def forward(self, x: Tensor, offset: Tensor) -> Tensor:
         if offset.dim() != x.dim():
             # Positions are of size 1 in the group means, so what is left is (N, g).
             offset = offset.flatten(1)
-        moved = _to_front(x, self.images)
-        return _to_place(add_offset(moved, self.sign * offset, self.groups, _moved(self.dim, self.images)), self.images)
+        return self.to_place(add_offset(self.to_front(x), self.sign * offset, self.groups, self.moved_dim))
 
     def extra_repr(self) -> str:
-        return f"{'+' if self.sign > 0 else '-'}, {self.groups}, images={self.images}, dim={self.dim}"
+        return f"{'+' if self.sign > 0 else '-'}, {super().extra_repr()}"
 
 
-class Center(nn.Module):
+class Center(_Grouped):
     """`x - G φ(x)`, for the shortcut of a residual sum. Shapes: any map, unchanged."""
 
     scope: Scope
 
     def __init__(self, groups: GroupSpec, scope: Scope = "image", images: int = 0, dim: int = 1) -> None:
-        super().__init__()
-        self.groups, self.scope, self.images, self.dim = groups, scope, images, dim
+        super().__init__(groups, images, dim)
+        self.scope = scope
 
     def forward(self, x: Tensor) -> Tensor:
-        moved = _to_front(x, self.images)
-        return _to_place(center(moved, self.groups, "mean", self.scope, _moved(self.dim, self.images)), self.images)
+        return self.to_place(center(self.to_front(x), self.groups, "mean", self.scope, self.moved_dim))
 
     def extra_repr(self) -> str:
-        return f"{self.groups}, scope={self.scope!r}, images={self.images}, dim={self.dim}"
+        return f"{super().extra_repr()}, scope={self.scope!r}"
 
 
 class GroupScores(nn.Module):
@@ -121,16 +129,3 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dropout={self.dropout}"
-
-
-def _to_front(x: Tensor, images: int) -> Tensor:
-    return x.movedim(images, 0) if images else x
-
-
-def _to_place(x: Tensor, images: int) -> Tensor:
-    return x.movedim(0, images) if images else x
-
-
-def _moved(dim: int, images: int) -> int:
-    """Where axis `dim` is once the axis of images is moved to the front."""
-    return dim + 1 if dim < images else dim

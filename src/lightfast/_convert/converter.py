@@ -12,17 +12,15 @@ from torch import Tensor, fx, nn
 from lightfast._certify import Certificate, certify
 from lightfast._convert.graph import operation, plain_graph, propagate
 from lightfast._convert.layers import LINEAR
-from lightfast._convert.layout import Layout
 from lightfast._convert.regions import plain_nodes, varying_nodes
 from lightfast._convert.report import Conversion
 from lightfast._convert.rewrite import Options, Rewriter
 from lightfast._convert.widths import change_widths
 from lightfast._groups import GroupSpec, resolve
 from lightfast._response import Space
+from lightfast._response.layout import Layout
 from lightfast._tracing import quiet, two_images
 from lightfast.functional import Scope
-
-__all__ = ["convert"]
 
 OutputKind = Literal["auto", "scores", "equivariant"]
 
@@ -88,8 +86,8 @@ def convert(
             report.notes.append("the network is equivariant or invariant already")
             return _with_report(deepcopy(model), report, already)
 
-    network = plain_graph(model, args, named)
-    if network.meta["fixed batch"]:
+    network, fixed_batch = plain_graph(model, args, named)
+    if fixed_batch:
         report.notes.append("the result takes batches of two images alone, since the network fixes sizes of its own")
     inputs = two_images(args, named)[:2]
     first = next(node for node in network.graph.nodes if _carries_offset(node))
@@ -109,7 +107,7 @@ def convert(
     converted.train(model.training)
     certificates = _certificates(converted, args, named, offset_groups, dim)
     for certificate in certificates:
-        if not all(output.response.kind in ("equivariant", "invariant", "constant") for output in certificate.outputs):
+        if not all(output.response.is_sound for output in certificate.outputs):
             raise ValueError(
                 f"{type(model).__name__} could not be made equivariant; name the modules at fault in keep=, or use "
                 f"lightfast.wrap:\n{certificate}"

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree
 
 from lightfast._tracing import export, quiet, two_images
 
-__all__ = ["operation", "plain_graph", "propagate", "stack_of"]
-
 _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "scaled_dot_product_attention")
 """Operations that draw at random in training, and of which layers are made that do not in evaluation."""
 
@@ -28,7 +26,14 @@ _ATTENTION = ("scaled_dot_product_attention", "matmul", "bmm", "einsum")
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
 
 
-def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+class PlainGraph(NamedTuple):
+    """A network as a graph, and whether it takes batches of the example's size alone."""
+
+    network: fx.GraphModule
+    fixed_batch: bool
+
+
+def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlainGraph:
     """Export a copy of the model in training mode, for any batch size, and any positions if it has no attention.
 
     In-place operations are replaced by pure ones. Modules that draw random numbers by themselves (stochastic depth) are
@@ -51,12 +56,11 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     with quiet():
         network = program.module(check_guards=False)
     assert isinstance(network, fx.GraphModule)
-    network.meta["fixed batch"] = fixed
     _keep_random_modules(network, model)
     _make_pure(network.graph)
     network.graph.eliminate_dead_code()
     propagate(network, args, kwargs)
-    return network
+    return PlainGraph(network, fixed)
 
 
 def propagate(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -79,6 +83,12 @@ def stack_of(node: fx.Node) -> list[tuple[str, str]]:
     """(call, path) of the modules that a node belongs to, outermost first."""
     stack = node.meta.get("nn_module_stack") or {}
     return [(str(call), str(path)) for call, (path, _) in stack.items() if not str(call).startswith("_empty")]
+
+
+def tensor_at(network: nn.Module, path: str) -> Tensor:
+    """The parameter or buffer at a path."""
+    owner, _, name = path.rpartition(".")
+    return getattr(network.get_submodule(owner), name)
 
 
 def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Iterable[int]) -> Any:

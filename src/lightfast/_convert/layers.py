@@ -13,8 +13,6 @@ from lightfast._convert.blocks import Attention
 from lightfast._groups import Groups
 from lightfast.functional import Scope
 
-__all__ = ["ACTIVATIONS", "LINEAR", "NORMS", "arguments", "assign", "linear_layer", "plain_layer", "unary_layer"]
-
 LINEAR = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 NORMS = ("batch_norm", "instance_norm", "group_norm", "layer_norm", "prelu")
 """Operations with parameters of their own that act on each feature: norms, and an activation with a learned slope."""
@@ -37,8 +35,8 @@ def arguments(node: fx.Node) -> dict[str, Any]:
     """The arguments of an ATen call by the names of its schema, defaults included."""
     assert isinstance(node.target, OpOverload)
     schema = node.target._schema.arguments
-    given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
-    return {a.name: given.get(a.name, a.default_value) for a in schema}
+    written = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
+    return {a.name: written.get(a.name, a.default_value) for a in schema}
 
 
 def assign(groups: Groups, outputs: int, conv_groups: int = 1) -> Groups | None:
@@ -61,7 +59,12 @@ def assign(groups: Groups, outputs: int, conv_groups: int = 1) -> Groups | None:
 
 
 def linear_layer(
-    name: str, call: dict[str, Any], weight: Tensor, bias: Tensor | None, groups: Groups | None, **options: Any
+    name: str,
+    call: dict[str, Any],
+    weight: Tensor,
+    bias: Tensor | None,
+    groups: tuple[Groups, Groups] | None = None,
+    padding_mode: str = "zeros",
 ) -> nn.Module:
     """A linear layer or convolution with the shape of `weight`; `lightfast.nn`'s if `groups` are given.
 
@@ -70,10 +73,10 @@ def linear_layer(
         call: its arguments.
         weight: as the operation takes it.
         bias: or None.
-        groups: the assignment of the input.
-        options: `out_groups`, and the `padding_mode` in place of zeros.
+        groups: the assignments of input and output.
+        padding_mode: in place of zeros, with `groups`.
     """
-    offsets: dict[str, Any] = {} if groups is None else {"offset_groups": (groups, options["out_groups"])}
+    offsets: dict[str, Any] = {} if groups is None else {"offset_groups": groups}
     common: dict[str, Any] = {"bias": bias is not None, "dtype": weight.dtype, "device": weight.device}
     source: Any = nn if groups is None else lf
     if name == "linear":
@@ -88,12 +91,18 @@ def linear_layer(
         into, out = weight.shape[0], weight.shape[1] * split
         common["output_padding"] = _tuple(call["output_padding"], rank)
     if groups is not None:
-        common["padding_mode"] = options["padding_mode"] if not transposed else "replicate"
+        common["padding_mode"] = "replicate" if transposed else padding_mode
     return layer(into, out, **common, **offsets)
 
 
 def unary_layer(
-    name: str, call: dict[str, Any], sizes: Sequence[int], weight: Tensor | None, groups: Groups | None, **options: Any
+    name: str,
+    call: dict[str, Any],
+    sizes: Sequence[int],
+    weight: Tensor | None,
+    groups: Groups | None,
+    scope: Scope = "image",
+    dim: int = 1,
 ) -> nn.Module:
     """A norm, an activation or dropout; `lightfast.nn`'s if `groups` are given.
 
@@ -103,38 +112,26 @@ def unary_layer(
         sizes: the input's shape.
         weight: the scale that the operation takes, or None.
         groups: the assignment of the input.
-        options: `dim` and `scope`, of ours.
+        scope: of ours.
+        dim: the features' axis, of our activations; norms know theirs.
     """
     rank = min(max(len(sizes) - 2, 1), 3)
+    source: Any = nn if groups is None else lf
+    offsets: dict[str, Any] = {} if groups is None else {"offset_groups": groups, "scope": scope}
     if name in ACTIVATIONS:
         plain, ours, own = ACTIVATIONS[name](call)
-        return plain(**own) if groups is None else ours(offset_groups=groups, **own, **options)
-    source = nn if groups is None else lf
-    scope: dict[str, Scope] = {} if groups is None else {"scope": options["scope"]}
-    offsets = {} if groups is None else {"offset_groups": groups, **scope}
+        return plain(**own) if groups is None else ours(**own, **offsets, dim=dim)
     if name == "prelu":
         assert weight is not None
         return source.PReLU(weight.numel(), **offsets)
     if name == "layer_norm":
-        return source.LayerNorm(
-            list(call["normalized_shape"]),
-            eps=call["eps"],
-            elementwise_affine=weight is not None,
-            bias=call["bias"] is not None,
-            **offsets,
-        )
+        affine = {"elementwise_affine": weight is not None, "bias": call["bias"] is not None}
+        return source.LayerNorm(list(call["normalized_shape"]), eps=call["eps"], **affine, **offsets)
     if name == "group_norm":
         return source.GroupNorm(call["num_groups"], sizes[1], eps=call["eps"], affine=weight is not None, **offsets)
-    tracked = call["running_mean"] is not None
     layer = getattr(source, f"{'BatchNorm' if name == 'batch_norm' else 'InstanceNorm'}{rank}d")
-    return layer(
-        sizes[1],
-        eps=call["eps"],
-        momentum=call["momentum"],
-        affine=weight is not None,
-        track_running_stats=tracked,
-        **offsets,
-    )
+    tracked = call["running_mean"] is not None
+    return layer(sizes[1], call["eps"], call["momentum"], weight is not None, tracked, **offsets)
 
 
 def plain_layer(name: str, call: dict[str, Any]) -> Attention | None:

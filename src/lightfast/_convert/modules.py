@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from lightfast.nn._constrained import Constrained
 
-__all__ = ["Modules"]
-
 
 class Modules:
     """A tree of modules that grows, under `root`.

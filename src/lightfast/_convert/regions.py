@@ -10,8 +10,6 @@ from torch import Tensor, fx
 
 from lightfast._convert.graph import operation, stack_of
 
-__all__ = ["plain_nodes", "varying_nodes"]
-
 _GATED = ("mul", "div", "addcmul")
 _PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "scaled_dot_product_attention")
 _BOUNDED = ("sigmoid", "hardsigmoid", "softmax", "tanh", "hardtanh", "clamp", "relu6")
@@ -92,16 +90,16 @@ def _size(node: fx.Node) -> int:
 
 def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> set[fx.Node]:
     """What leads to `starts` and nowhere but to the product, not going back beyond `stop`."""
-    found: set[fx.Node] = set()
+    serving: set[fx.Node] = set()
     pending = list(starts)
     while pending:
         node = pending.pop(0)
-        if node is stop or node in found or node.op not in ("call_function", "call_module"):
+        if node is stop or node in serving or node.op not in ("call_function", "call_module"):
             continue
-        if all(user is product or user in found for user in node.users):
-            found.add(node)
+        if all(user is product or user in serving for user in node.users):
+            serving.add(node)
             pending += node.all_input_nodes
-    return found
+    return serving
 
 
 def _dominators(graph: fx.Graph, varying: set[fx.Node]) -> dict[fx.Node, fx.Node | None]:

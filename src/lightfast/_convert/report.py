@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 
 from lightfast._certify import Certificate
 
-__all__ = ["Change", "Conversion"]
-
 
 @dataclass(frozen=True)
 class Change:
-    """One replacement: the module or operation, what stands there now, and why."""
+    """One replacement: the module or operation, what stands there now, and why.
+
+    `kept` says that the operation is the plain one, on centered inputs.
+    """
 
     path: str
     before: str
     after: str
     why: str
+    kept: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.before} -> {self.after} ({self.why})"
@@ -44,7 +46,7 @@ class Conversion:
     @property
     def kept(self) -> list[Change]:
         """What was left as it is, on centered inputs."""
-        return [change for change in self.changes if change.after.startswith("plain")]
+        return [change for change in self.changes if change.kept]
 
     def __str__(self) -> str:
         kinds = Counter((change.before, change.after) for change in self.changes)

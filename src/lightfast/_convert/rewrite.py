@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import Center, GroupScores, Pool, ProjectedWeight, Shift
-from lightfast._convert.graph import operation, stack_of
+from lightfast._convert.graph import operation, stack_of, tensor_at
 from lightfast._convert.layers import (
     ACTIVATIONS,
     LINEAR,
@@ -22,7 +22,6 @@ from lightfast._convert.layers import (
     plain_layer,
     unary_layer,
 )
-from lightfast._convert.layout import Layout, layout_of
 from lightfast._convert.modules import Modules
 from lightfast._convert.regions import varying_nodes
 from lightfast._convert.report import Change, Conversion
@@ -30,12 +29,8 @@ from lightfast._groups import Groups
 from lightfast._response import NoResponse, Response, Space, apply
 from lightfast._response.call import map_leaves
 from lightfast._response.interpreter import constant, shapes_of
+from lightfast._response.layout import Layout, layout_of
 from lightfast.functional import Scope
-
-__all__ = ["Options", "Rewriter"]
-
-_PLAIN = "plain, on the centered input"
-_ADAPTED = "plain, in an adapter"
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ class Rewriter:
             placeholders = [other for other in self.network.graph.nodes if other.op == "placeholder"]
             args, kwargs = pytree.tree_unflatten(placeholders, info.in_spec)
             returned = pytree.tree_unflatten(results, info.out_spec)
-            if all(isinstance(given, fx.Node) for given in (*args, *kwargs.values())) and _is_builtin(returned):
+            if all(isinstance(leaf, fx.Node) for leaf in (*args, *kwargs.values())) and _is_builtin(returned):
                 self.graph.output(returned)
                 return
         self.graph.output(results)
@@ -158,7 +153,7 @@ class Rewriter:
     def _linear(self, node: fx.Node, name: str) -> None:
         call = arguments(node)
         value = call["input"]
-        weight, bias = self._attribute(call["weight"].target), self._bias(call["bias"])
+        weight, bias = self._attribute(call["weight"].target), self._parameter(call["bias"])
         axis = len(self._shape(value)) - 1 if name == "linear" else 1
         layout = None if node in self.plain else self._layout(value)
         transposed, path = "transpose" in name, _owner(str(call["weight"].target))
@@ -176,9 +171,8 @@ class Rewriter:
         if layout is None or out_groups is None:
             self._plain_linear(node, name, call, path)
             return
-        options = {"out_groups": out_groups, "padding_mode": self.options.padding_mode}
-        key = (path, "equivariant", layout.groups, out_groups, tuple(weight.shape))
-        layer = linear_layer(name, call, weight, bias, layout.groups, **options)
+        key = (path, layout.groups, out_groups, tuple(weight.shape))
+        layer = linear_layer(name, call, weight, bias, (layout.groups, out_groups), self.options.padding_mode)
         place = self.modules.layer(key, path, layer, {"weight": weight, "bias": bias})
         module = self.modules.root.get_submodule(place)
         self._note(place, _plain_name(name), type(module).__name__, "its weights are kept on the constraint")
@@ -188,8 +182,8 @@ class Rewriter:
             self._note(place, "class scores", "GroupScores", "averaged over groups, less their mean over classes")
             self._set(node, self.graph.call_module(place, (new,)), Response(self._shape(node)))
             return
-        shape = self._shape(node)
-        self._set(node, new, Layout(layout.images, axis, out_groups, layout.owners).response(shape, self.space))
+        after = replace(layout, features=axis, groups=out_groups)
+        self._set(node, new, after.response(self._shape(node), self.space))
 
     def _computed_weight(self, node: fx.Node, name: str) -> bool:
         """Project a weight that is computed from parameters in `forward`; False where that cannot be done."""
@@ -218,21 +212,18 @@ class Rewriter:
         rest = () if name == "linear" else (call["stride"], [0] * (rank - 2), call["dilation"], call["groups"])
         target = torch.ops.aten.linear.default if name == "linear" else getattr(torch.ops.aten, name).default
         new = self.graph.call_function(target, (operand, projected, bias, *rest))
-        made = Layout(layout.images, axis, out_groups, layout.owners)
-        self._set(node, new, made.response(self._shape(node), self.space))
+        after = replace(layout, features=axis, groups=out_groups)
+        self._set(node, new, after.response(self._shape(node), self.space))
         return True
 
     def _plain_linear(self, node: fx.Node, name: str, call: dict[str, Any], path: str) -> None:
-        weight, bias = self._attribute(call["weight"].target), self._bias(call["bias"])
+        weight, bias = self._attribute(call["weight"].target), self._parameter(call["bias"])
         operand, references = self._still(call["input"], node)
-        key = (path, "plain", tuple(weight.shape))
-        place = self.modules.layer(
-            key, path, linear_layer(name, call, weight, bias, None), {"weight": weight, "bias": bias}
-        )
+        layer = linear_layer(name, call, weight, bias)
+        place = self.modules.layer((path, tuple(weight.shape)), path, layer, {"weight": weight, "bias": bias})
         self._finish(node, self.graph.call_module(place, (operand,)), references)
         if self._layout(call["input"]) is not None:
-            after = _ADAPTED if self._layout(node) is not None else _PLAIN
-            self._note(place, _plain_name(name), after, "it serves a product, was kept, or cannot be constrained")
+            self._note_kept(node, place, _plain_name(name), "it serves a product, was kept, or cannot be constrained")
 
     def _unary(self, node: fx.Node, name: str) -> None:
         call = arguments(node)
@@ -247,18 +238,16 @@ class Rewriter:
         if any(isinstance(p, fx.Node) and not self._is_parameter(p) for p in parameters.values()):
             self._other(node, name)
             return
-        tensors = {key: self._bias(p) for key, p in parameters.items()}
+        tensors = {key: self._parameter(p) for key, p in parameters.items()}
         groups = layout.groups if layout is not None and fits else None
-        options: dict[str, Any] = {"scope": self.options.scope}
-        if name in ACTIVATIONS and layout is not None:
-            options["dim"] = layout.features
-        module = unary_layer(name, call, shape, tensors["weight"], groups, **options)
+        dim = layout.features if name in ACTIVATIONS and layout is not None else 1
+        module = unary_layer(name, call, shape, tensors["weight"], groups, self.options.scope, dim)
         owner = next((str(p.target).rpartition(".")[0] for p in parameters.values() if isinstance(p, fx.Node)), None)
         path = owner or self._path(node, name)
         if tensors["weight"] is not None:
             module.to(tensors["weight"].device, tensors["weight"].dtype)
         # The same layer called twice is one layer, unless features are laid out differently.
-        key = (path, type(module), groups, options.get("dim"), module.extra_repr())
+        key = (path, type(module), groups, dim, module.extra_repr())
         place = self.modules.layer(key, path, module, tensors)
         if groups is not None:
             assert layout is not None
@@ -284,10 +273,9 @@ class Rewriter:
         if node.op == "call_function":
             value = self._derived(node, {})
             if value is not None:
-                still = [part for part in (value if isinstance(value, list) else [value]) if part.map is None]
                 self.new[node] = self.graph.node_copy(node, self._node)
                 self.values[node] = value
-                if still and not isinstance(value, list):
+                if not isinstance(value, list) and value.map is None:
                     references = tuple(self._center(a, node)[1] for a in moving)
                     self._finish(node, self.new[node], references)
                 return
@@ -317,7 +305,7 @@ class Rewriter:
         joined = arguments(node)["dim"] % len(self._shape(node))
         layout = self._layout(moving[0])
         assert layout is not None
-        lifted: dict[fx.Node, tuple[fx.Node, Response]] = {}
+        shifted: dict[fx.Node, tuple[fx.Node, Response]] = {}
         for part in node.all_input_nodes:
             if part in moving or part not in self.values:
                 continue
@@ -325,24 +313,21 @@ class Rewriter:
             groups = layout.groups
             if joined == layout.features:
                 groups = Groups((i % self.space.groups for i in range(shape[joined])), self.space.groups)
-            if (
-                joined == layout.images
-                or shape[layout.images] != len(layout.owners)
-                or len(shape) != len(self._shape(moving[0]))
-            ):
+            fits = shape[layout.images] == len(layout.owners) and len(shape) == len(self._shape(moving[0]))
+            if joined == layout.images or not fits:
                 self._repaired(node, "cat")
                 return
-            own = Layout(layout.images, layout.features, groups, layout.owners)
+            own = replace(layout, groups=groups)
             reference = self._center(moving[0], node)[1]
             place = self.modules.place(self._path(node, "restore"), Shift(groups, 1, layout.images, layout.features))
             self._note(place, "joined part that does not move", "group means added", "so that all parts move alike")
             new = self.graph.call_module(place, (self._node(part), reference.pool))
-            lifted[part] = (new, own.response(shape, self.space))
-        value = self._derived(node, {part: response for part, (_, response) in lifted.items()})
+            shifted[part] = (new, own.response(shape, self.space))
+        value = self._derived(node, {part: response for part, (_, response) in shifted.items()})
         if value is None:
             self._repaired(node, "cat")
             return
-        self.new[node] = self.graph.node_copy(node, lambda n: lifted[n][0] if n in lifted else self._node(n))
+        self.new[node] = self.graph.node_copy(node, lambda n: shifted[n][0] if n in shifted else self._node(n))
         self.values[node] = value
 
     def _repaired(self, node: fx.Node, name: str) -> None:
@@ -362,15 +347,15 @@ class Rewriter:
             operands = [call[key] for key in ("query", "key", "value", "attn_mask") if call[key] is not None]
             new = self.graph.call_module(place, tuple(replaced.get(o) or self._node(o) for o in operands))
         elif node.op == "call_module":
-            place = self.modules.layer((node.target, "own"), str(node.target), self._own_module(str(node.target)), {})
+            path = str(node.target)
+            place = self.modules.layer((path,), path, self.network.get_submodule(path), {})
             new = self.graph.call_module(place, tuple(replaced.get(a) or self._node(a) for a in node.all_input_nodes))
         else:
             new = self.graph.node_copy(node, lambda n: replaced[n] if n in replaced else self._node(n))
         self._finish(node, new, references)
         if centered:
-            before = name or type(self._own_module(str(node.target))).__name__
-            after = _ADAPTED if self._layout(node) is not None else _PLAIN
-            self._note(self._where(node, name), before, after, "it has no response by itself")
+            before = name or type(self.network.get_submodule(str(node.target))).__name__
+            self._note_kept(node, self._where(node, name), before, "it has no response by itself")
 
     def _still(self, operand: fx.Node, user: fx.Node) -> tuple[Any, tuple[Reference, ...]]:
         """An operand that does not move: itself, or centered; and the group means that were taken away."""
@@ -388,15 +373,13 @@ class Rewriter:
                     f"{self._where(user, operation(user))} takes a value that is neither equivariant nor invariant, "
                     "which cannot be centered: name the module that makes it in keep="
                 )
-            at = self._path(operand, "pool") if operand.op != "placeholder" else "pool"
-            pool = self.graph.call_module(
-                self.modules.place(at, Pool(layout.groups, layout.images, layout.features)), (self._node(operand),)
-            )
-            shift = self.modules.place(
-                self._path(operand, "center") if operand.op != "placeholder" else "center",
-                Shift(layout.groups, -1, layout.images, layout.features),
-            )
-            centered = self.graph.call_module(shift, (self._node(operand), pool))
+            paths = {name: self._path(operand, name) for name in ("pool", "center")}
+            if operand.op == "placeholder":
+                paths = {name: name for name in paths}
+            place = self.modules.place(paths["pool"], Pool(layout.groups, layout.images, layout.features))
+            pool = self.graph.call_module(place, (self._node(operand),))
+            place = self.modules.place(paths["center"], Shift(layout.groups, -1, layout.images, layout.features))
+            centered = self.graph.call_module(place, (self._node(operand), pool))
             self.centered[operand] = (centered, Reference(pool, layout, self._shape(operand)))
         return self.centered[operand]
 
@@ -415,8 +398,8 @@ class Rewriter:
             return
         reference, layout = fitting[0]
         place = self.modules.place(self._path(node, "restore"), Shift(layout.groups, 1, layout.images, layout.features))
-        lifted = self.graph.call_module(place, (new, reference.pool))
-        self._set(node, lifted, layout.response(shape, self.space))
+        shifted = self.graph.call_module(place, (new, reference.pool))
+        self._set(node, shifted, layout.response(shape, self.space))
 
     # --- bookkeeping
 
@@ -456,17 +439,13 @@ class Rewriter:
         return shapes_of(node.meta["val"])
 
     def _attribute(self, path: Any) -> Tensor:
-        owner, _, name = str(path).rpartition(".")
-        return getattr(self.network.get_submodule(owner), name)
+        return tensor_at(self.network, str(path))
 
-    def _bias(self, node: Any) -> Tensor | None:
-        return self._attribute(node.target) if isinstance(node, fx.Node) and node.op == "get_attr" else None
+    def _parameter(self, node: Any) -> Tensor | None:
+        return self._attribute(node.target) if self._is_parameter(node) else None
 
     def _is_parameter(self, node: Any) -> bool:
         return isinstance(node, fx.Node) and node.op == "get_attr"
-
-    def _own_module(self, path: str) -> nn.Module:
-        return self.network.get_submodule(path)
 
     def _path(self, node: fx.Node, name: str) -> str:
         """A readable place for what belongs to a node: inside the module that it comes from."""
@@ -482,6 +461,10 @@ class Rewriter:
 
     def _note(self, path: str, before: str, after: str, why: str) -> None:
         self.report.changes.append(Change(path, before, after, why))
+
+    def _note_kept(self, node: fx.Node, path: str, before: str, why: str) -> None:
+        after = "plain, on the centered input" if self._layout(node) is None else "plain, in an adapter"
+        self.report.changes.append(Change(path, before, after, why, kept=True))
 
 
 def _plain_name(name: str) -> str:

@@ -10,10 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from lightfast._convert.graph import operation
+from lightfast._convert.graph import operation, tensor_at
 from lightfast._response.call import map_leaves
-
-__all__ = ["change_widths"]
 
 Part: TypeAlias = tuple[int, int]
 """A run of features: which width, and how many elements each of its features takes."""
@@ -105,7 +103,7 @@ def change_widths(network: fx.GraphModule, groups: int) -> dict[str, tuple[tuple
         if node.op == "get_attr":
             name = str(node.target)
             if name not in parameters:
-                tensor = _attribute(network, name)
+                tensor = tensor_at(network, name)
                 parameters[name] = [widths.new(size) if size > 1 else () for size in tensor.shape]
                 if not tensor.is_floating_point():
                     widths.fix(*parameters[name])
@@ -123,11 +121,11 @@ def change_widths(network: fx.GraphModule, groups: int) -> dict[str, tuple[tuple
 
     changed = {}
     for name, parts in parameters.items():
-        old = _attribute(network, name)
+        old = tensor_at(network, name)
         new = _resized(old, [widths.parts(axis) for axis in parts], widths.size, chosen)
         if new.shape != old.shape:
             changed[name] = (tuple(old.shape), tuple(new.shape))
-            _set_attribute(network, name, new)
+            _set_tensor(network, name, new)
     if changed:
         for node in network.graph.nodes:
             _rewrite_sizes(node, axes.get(node), size_of)
@@ -139,15 +137,16 @@ def _follow(node: Any, axes: dict[fx.Node, Any], widths: Widths) -> Any:
     inputs = [argument for argument in node.all_input_nodes if isinstance(argument.meta.get("val"), Tensor)]
     recorded = node.meta.get("val")
     if node.target is getitem:
-        source = axes.get(node.all_input_nodes[0])
-        return source[node.args[1]] if isinstance(source, list) and _is_several(node.all_input_nodes[0]) else None
-    if not any(_known(axes.get(argument)) for argument in inputs):
-        return None if not isinstance(recorded, Tensor) else [()] * recorded.dim()
+        # Of operations with several outputs none is understood.
+        return None
+    nothing = [()] * recorded.dim() if isinstance(recorded, Tensor) else None
+    if not any(any(axes.get(argument) or ()) for argument in inputs):
+        return nothing
     result = _rule(node, inputs, axes, widths)
     if result is None:
         for argument in inputs:
             _fix_all(widths, axes.get(argument))
-        return [()] * recorded.dim() if isinstance(recorded, Tensor) else None
+        return nothing
     return result
 
 
@@ -174,12 +173,11 @@ def _rule(node: Any, inputs: list[fx.Node], axes: dict[fx.Node, Any], widths: Wi
     if name == "permute":
         return [source[axis] for axis in args[1]]
     if name == "transpose":
-        result = list(source)
-        a, b = args[1], args[2]
-        result[a], result[b] = result[b], result[a]
-        return result
+        order = list(range(len(source)))
+        order[args[1]], order[args[2]] = order[args[2]], order[args[1]]
+        return [source[axis] for axis in order]
     if name in ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"):
-        return _reshape(before, after, source, widths)
+        return _reshape(before, after, source)
     if name == "expand":
         return [()] * (len(after) - len(before)) + list(source)
     if name in ("slice", "select"):
@@ -189,11 +187,9 @@ def _rule(node: Any, inputs: list[fx.Node], axes: dict[fx.Node, Any], widths: Wi
         return list(source) if name == "slice" else [part for i, part in enumerate(source) if i != axis]
     if name in _REDUCTIONS and len(inputs) == 1 and len(args) > 1:
         dims = {dim % len(before) for dim in (args[1] if isinstance(args[1], list | tuple) else [args[1]])}
-        return (
-            [part for i, part in enumerate(source) if i not in dims]
-            if len(after) < len(before)
-            else [() if i in dims else part for i, part in enumerate(source)]
-        )
+        if len(after) < len(before):
+            return [part for i, part in enumerate(source) if i not in dims]
+        return [() if i in dims else part for i, part in enumerate(source)]
     if any(key in name for key in _CHANNELS_KEPT) and len(after) == len(before) and after[:2] == before[:2]:
         return list(source)
     if name in ("matmul", "bmm", "mm") and len(inputs) == 2:
@@ -269,7 +265,7 @@ def _cat(node: Any, of: Callable[[Any], list[Axis]], widths: Widths) -> list[Axi
     return result
 
 
-def _reshape(before: tuple[int, ...], after: tuple[int, ...], source: list[Axis], widths: Widths) -> list[Axis] | None:
+def _reshape(before: tuple[int, ...], after: tuple[int, ...], source: list[Axis]) -> list[Axis] | None:
     """Axes that a change of shape leaves alone, or joins to others that come after."""
     result: list[Axis] = []
     i = j = 0
@@ -306,14 +302,14 @@ def _elementwise(
     result: list[Axis] = [()] * len(after)
     for axis in range(1, len(after) + 1):
         candidates = [
-            (of(argument)[-axis], shape[-axis])
+            of(argument)[-axis]
             for argument, shape in zip(inputs, shapes, strict=True)
             if len(shape) >= axis and shape[-axis] > 1
         ]
-        if any(parts for parts, _ in candidates):
-            for parts, _ in candidates[1:]:
-                widths.unite(candidates[0][0], parts)
-            result[-axis] = candidates[0][0]
+        if any(candidates):
+            for parts in candidates[1:]:
+                widths.unite(candidates[0], parts)
+            result[-axis] = candidates[0]
     return result
 
 
@@ -353,30 +349,13 @@ def _resized(tensor: Tensor, axes: list[Axis], sizes: list[int], chosen: list[in
     return tensor
 
 
-def _known(axes: Any) -> bool:
-    return isinstance(axes, list) and any(axes)
-
-
-def _is_several(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), tuple | list)
-
-
 def _fix_all(widths: Widths, axes: Any) -> None:
     if isinstance(axes, list):
-        widths.fix(*(axis for axis in axes if axis and isinstance(axis, tuple)))
+        widths.fix(*axes)
 
 
-def _attribute(network: nn.Module, path: str) -> Tensor:
+def _set_tensor(network: nn.Module, path: str, tensor: Tensor) -> None:
     owner, _, name = path.rpartition(".")
-    return getattr(network.get_submodule(owner), name)
-
-
-def _set_attribute(network: nn.Module, path: str, tensor: Tensor) -> None:
-    owner, _, name = path.rpartition(".")
-    module = network.get_submodule(owner)
-    old = getattr(module, name)
-    tensor = tensor.detach().clone()
-    if isinstance(old, nn.Parameter):
-        setattr(module, name, nn.Parameter(tensor, requires_grad=old.requires_grad))
-    else:
-        setattr(module, name, tensor)
+    old, new = tensor_at(network, path), tensor.detach().clone()
+    new = nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
+    setattr(network.get_submodule(owner), name, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,6 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from lightfast._response.value import Constant, NoResponse, Response, Space, Value, collapse, equal, full, settle
-
-__all__ = ["CENTER", "Call", "in_double", "joint", "keep_largest", "leaves", "map_leaves", "moves"]
 
 CENTER = "center it first, with lightfast.functional.center or lightfast.nn.Adapter"
 
@@ -56,6 +55,15 @@ class Call:
     def name(self) -> str:
         return self.op._schema.name.removeprefix("aten::")
 
+    @property
+    def positions(self) -> int:
+        """How many axes of positions the operation is for, as its name says: 2 of `conv2d`."""
+        return int(re.findall(r"(\d)d", self.name)[0])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The argument of that name, where some overloads of the operation do not have it."""
+        return self[name] if any(a.name == name for a in self.op._schema.arguments) else default
+
     def run(self, replace: Callable[[str, Value], Tensor], **overrides: Any) -> Any:
         """The operation itself, in float64, with each value replaced by a tensor."""
         arguments = {
@@ -63,6 +71,12 @@ class Call:
             for name, argument in self.arguments.items()
         }
         return self.op(**{name: in_double(argument) for name, argument in (arguments | overrides).items()})
+
+    def first(self, exact: Tensor) -> Any:
+        """A response with this `R` as the only output, or the first of several, of which the others do not move."""
+        if not isinstance(self.shapes, list):
+            return self.wrap(exact)
+        return [self.wrap(exact, self.shapes[0]), *map(Response, self.shapes[1:])]
 
     def wrap(self, exact: Tensor, shape: tuple[int, ...] | None = None) -> Response:
         """A response with this `R`, written as compactly as it can be."""
@@ -95,9 +109,9 @@ def map_leaves(argument: Any, function: Callable[[Any], Any]) -> Any:
 
 def leaves(argument: Any) -> list[Value]:
     """All values in an argument."""
-    found: list[Value] = []
-    map_leaves(argument, lambda leaf: found.append(leaf) if _is_value(leaf) else None)
-    return found
+    values: list[Value] = []
+    map_leaves(argument, lambda leaf: values.append(leaf) if _is_value(leaf) else None)
+    return values
 
 
 def moves(value: Any) -> bool:
@@ -120,10 +134,7 @@ def joint(call: Call, data: Iterable[str], sums: bool = False, **overrides: Any)
     data = set(data)
     for name, argument in call.arguments.items():
         if name not in data and name not in overrides and not all(isinstance(v, Constant) for v in leaves(argument)):
-            raise NoResponse(
-                f"{call.name} of a value with response, where '{name}' depends on the input",
-                CENTER,
-            )
+            raise NoResponse(f"{call.name} of {{value}}, where '{name}' depends on the input", CENTER)
 
     def direction(index: int, magnitude: bool) -> list[Tensor]:
         def replace(name: str, value: Value) -> Tensor:
@@ -177,9 +188,7 @@ def keep_largest(call: Call, data: Iterable[str], why: str, instead: str) -> Any
     largest, smallest = (torch.stack([chosen(sign, index) for index in directions]) for sign in (1.0, -1.0))
     if not equal(largest, smallest, call.space):
         raise NoResponse(why, instead)
-    if not isinstance(call.shapes, list):
-        return call.wrap(largest)
-    return [call.wrap(largest, call.shapes[0]), *(Response(shape) for shape in call.shapes[1:])]
+    return call.first(largest)
 
 
 def _zeros(value: Value) -> Tensor:

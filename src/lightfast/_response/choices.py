@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightfast._response.call import CENTER, Call, joint, keep_largest
-from lightfast._response.registry import axes_of, remedy, require_equal, rule
+from lightfast._response.registry import axes_of, remedy, require_equal, rule, without_axes
 from lightfast._response.sums import maximum
 from lightfast._response.value import NoResponse, Response, align, full
 
@@ -21,13 +21,9 @@ def _largest(call: Call) -> Any:
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def _max_pooling(call: Call) -> Any:
     value = call.response("self")
-    assert value.map is not None
-    positions = int(call.name.split("pool")[1][0])
-    if any(size != 1 for size in value.map.shape[-positions:]):
+    if not value.is_flat(call.positions):
         return keep_largest(call, ["self"], "max pooling over values of different response", CENTER)
-    if isinstance(call.shapes, list):
-        return [Response(call.shapes[0], value.map), *(Response(shape) for shape in call.shapes[1:])]
-    return Response(call.shapes, value.map)
+    return call.first(value.moving)
 
 
 @rule("scatter_reduce")
@@ -39,52 +35,28 @@ def _scatter_reduce(call: Call) -> Any:
     return keep_largest(call, ["self", "src"], "largest of values of different response", CENTER)
 
 
-@rule("argmax", "argmin", "argsort")
-def _position_of_largest(call: Call) -> Response:
-    value = call.response("self")
-    require_equal(call, value, axes_of(call["dim"], len(value.shape)), f"{call.name} over values of different response")
-    return Response(call.shapes)
-
-
-@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
-def _softmax(call: Call) -> Response:
-    value = call.response("self")
-    require_equal(call, value, axes_of(call["dim"], len(value.shape)), "softmax over values of different response")
-    return Response(call.shapes)
-
-
-@rule("logsumexp")
-def _logsumexp(call: Call) -> Response:
-    value = call.response("self")
-    axes = axes_of(call["dim"], len(value.shape))
-    require_equal(call, value, axes, "logsumexp over values of different response")
-    exact = value.map
-    assert exact is not None
-    for axis in axes:
-        exact = exact.narrow(axis + 1, 0, 1)
-    return call.wrap(exact if call["keepdim"] else exact.squeeze([axis + 1 for axis in axes]))
-
-
+@rule("argmax", "argmin", "argsort", "softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 @rule("var", "std")
-def _variance(call: Call) -> Response:
-    value = call.response("self")
-    axes = axes_of(call["dim"] if "dim" in call.arguments else None, len(value.shape))
-    require_equal(call, value, axes, "variance over values of different response")
+def _removed(call: Call) -> Response:
+    """Operations that a response shared along their axes leaves as they are."""
+    value, name = call.response("self"), call.name
+    name = "variance" if name in ("var", "std") else "softmax" if "softmax" in name else name
+    require_equal(call, value, axes_of(call.get("dim"), len(value.shape)), f"{name} over values of different response")
     return Response(call.shapes)
 
 
-@rule("var_mean", "std_mean")
-def _variance_and_mean(call: Call) -> Any:
-    value = call.response("self")
-    axes = axes_of(call["dim"] if "dim" in call.arguments else None, len(value.shape))
-    require_equal(call, value, axes, "variance over values of different response")
-    keep = call["keepdim"] if "keepdim" in call.arguments else False
-    exact = value.map
-    assert exact is not None
+@rule("logsumexp", "var_mean", "std_mean")
+def _kept(call: Call) -> Any:
+    """Operations that a response shared along their axes passes."""
+    value, several = call.response("self"), call.name != "logsumexp"
+    axes = axes_of(call.get("dim"), len(value.shape))
+    name = "variance" if several else call.name
+    require_equal(call, value, axes, f"{name} over values of different response")
+    exact = value.moving
     for axis in axes:
         exact = exact.narrow(axis + 1, 0, 1)
-    exact = exact if keep else exact.squeeze([axis + 1 for axis in axes])
-    return [Response(call.shapes[0]), call.wrap(exact, call.shapes[1])]
+    exact = without_axes(call, exact, axes)
+    return [Response(call.shapes[0]), call.wrap(exact, call.shapes[1])] if several else call.wrap(exact)
 
 
 @rule("layer_norm")
@@ -110,7 +82,7 @@ def _group_norm(call: Call) -> Response:
 @rule("_native_batch_norm_legit_functional", "_native_batch_norm_legit")
 def _batch_norm(call: Call) -> Any:
     instead = f"use lightfast.nn.BatchNorm{max(len(call.response('input').shape) - 2, 1)}d"
-    if call.name != "_native_batch_norm_legit_no_training" and call["training"]:
+    if call.get("training", False):
         raise NoResponse("batch statistics of a map whose images may have different offsets", instead)
     return _scaled_by_statistics(call, instead)
 
@@ -136,14 +108,11 @@ def _scaled_by_statistics(call: Call, instead: str) -> Any:
     if weight is not None:
         scale = scale * weight.tensor
     rank = len(value.shape)
-    exact = align(value, rank, call.space) * scale.reshape(-1, *[1] * (rank - 2))
-    if isinstance(call.shapes, list):
-        return [call.wrap(exact, call.shapes[0]), *(Response(shape) for shape in call.shapes[1:])]
-    return call.wrap(exact)
+    return call.first(align(value, rank, call.space) * scale.reshape(-1, *[1] * (rank - 2)))
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def _dropout(call: Call) -> Response:
     if call["train"] and call["p"] > 0:
-        raise NoResponse("dropout of a value with response, to zero", remedy(call.name))
+        raise NoResponse("dropout of {value}, to zero", remedy(call.name))
     return call.response("input")

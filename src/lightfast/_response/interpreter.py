@@ -16,8 +16,6 @@ from lightfast._response.call import in_double, leaves, map_leaves, moves
 from lightfast._response.rules import apply
 from lightfast._response.value import Constant, Lost, NoResponse, Response, Space
 
-__all__ = ["Step", "constant", "interpret", "shapes_of"]
-
 _SHAPE_ALONE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 """Operations that read the shape of their argument, and not its value."""
 
@@ -122,9 +120,8 @@ def _evaluate(node: fx.Node, known: dict[fx.Node, Any], space: Space) -> Step:
         return Step(node, Response(shapes))
     if name in _SHAPE_ALONE:
         return Step(node, _compute(target, (_blank(node.args[0]), *args[1:]), kwargs))
-    lost = tuple(dict.fromkeys(cause for value in values if isinstance(value, Lost) for cause in value.causes))
-    if lost:
-        return Step(node, Lost(lost))
+    if causes := _causes(values):
+        return Step(node, Lost(causes))
     random = torch.Tag.nondeterministic_seeded in target.tags
     if not random and all(isinstance(value, Constant) for value in values):
         return Step(node, _compute(target, *_tensors(args, kwargs)))
@@ -140,9 +137,8 @@ def _region(node: fx.Node, args: tuple[Any, ...], space: Space) -> Step:
     """A block of the graph, such as `torch.no_grad` makes; any other higher-order operation needs invariant inputs."""
     bodies = [index for index, argument in enumerate(args) if isinstance(argument, fx.GraphModule)]
     values = leaves([argument for argument in args if not isinstance(argument, fx.GraphModule)])
-    lost = tuple(dict.fromkeys(cause for value in values if isinstance(value, Lost) for cause in value.causes))
-    if lost:
-        return Step(node, Lost(lost))
+    if causes := _causes(values):
+        return Step(node, Lost(causes))
     pure = not any(_writes(inner) for index in bodies for inner in args[index].graph.nodes)
     if str(node.target).startswith("wrap_") and len(bodies) == 1 and pure:
         body, rest = args[bodies[0]], args[bodies[0] + 1 :]
@@ -151,13 +147,15 @@ def _region(node: fx.Node, args: tuple[Any, ...], space: Space) -> Step:
         reasons = [step.reason for step in steps if step.reason is not None]
         return Step(node, Lost((node.name,)), reasons[0]) if reasons else Step(node, result)
     if any(map(moves, values)) or not pure:
-        return Step(
-            node,
-            Lost((node.name,)),
-            NoResponse(f"{node.target} of a value with response", "write it without control flow"),
-        )
+        reason = NoResponse(f"{node.target} of {{value}}", "write it without control flow")
+        return Step(node, Lost((node.name,)), reason)
     shapes = shapes_of(node.meta["val"])
-    return Step(node, [Response(shape) for shape in shapes] if isinstance(shapes, list) else Response(shapes))
+    return Step(node, [*map(Response, shapes)] if isinstance(shapes, list) else Response(shapes))
+
+
+def _causes(values: Iterable[Any]) -> tuple[str, ...]:
+    """The operations that lost the response of any of these values, each once."""
+    return tuple(dict.fromkeys(cause for value in values if isinstance(value, Lost) for cause in value.causes))
 
 
 def _writes(node: fx.Node) -> bool:
@@ -173,7 +171,7 @@ def _require_real(node: fx.Node, value: Any) -> None:
     pairs = zip(value, recorded, strict=True) if isinstance(value, list) else [(value, recorded)]
     for part, tensor in pairs:
         if moves(part) and not tensor.dtype.is_floating_point:
-            raise NoResponse(f"a value with response turned into {tensor.dtype}", "keep it in floating point")
+            raise NoResponse(f"{{value}} turned into {tensor.dtype}", "keep it in floating point")
 
 
 def _compute(target: OpOverload, args: Any, kwargs: Any) -> Any:

@@ -11,8 +11,6 @@ from torch import Tensor
 from lightfast._groups import Groups
 from lightfast._response.value import Constant, Lost, Response, Space, Value, equal
 
-__all__ = ["Description", "Kind", "describe"]
-
 Kind = Literal["equivariant", "invariant", "uniform", "scaled", "affine", "constant", "broken"]
 
 
@@ -33,6 +31,16 @@ class Description:
     images_axis: int | None = None
     features_axis: int | None = None
     groups: Groups | None = None
+
+    @property
+    def is_invariant(self) -> bool:
+        """Whether the value stays as it is."""
+        return self.kind in ("invariant", "constant")
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the value follows offsets as the input does, or not at all."""
+        return self.is_invariant or self.kind == "equivariant"
 
     def __str__(self) -> str:
         return self.kind
@@ -67,10 +75,9 @@ def describe(value: Value, space: Space) -> Description:
 
 def _images_axis(value: Response, space: Space) -> int | None:
     """The axis along which element `n` answers to the offset of image `n` alone, and all images answer alike."""
-    assert value.map is not None
-    by_image = value.map.reshape(space.images, space.groups, *value.map.shape[1:])
+    by_image = value.moving.reshape(space.images, space.groups, *value.moving.shape[1:])
     for axis, size in enumerate(value.shape):
-        if size != space.images or (space.images > 1 and value.map.shape[axis + 1] != size):
+        if size != space.images or (space.images > 1 and value.moving.shape[axis + 1] != size):
             continue
         blocks = by_image.movedim(axis + 2, 1).expand(space.images, space.images, *[-1] * (by_image.dim() - 2))
         own = blocks[range(space.images), range(space.images)]

@@ -20,25 +20,16 @@ def _linear_layer(call: Call) -> Response:
     return call.wrap(settle(exact @ w.T, exact.abs() @ w.T.abs(), call.space))
 
 
-@rule("matmul", "mm", "mv", "dot")
+@rule("matmul", "mm", "mv", "dot", "bmm")
 def _matmul(call: Call) -> Response:
     first, second = (argument.name for argument in call.op._schema.arguments[:2])
     return _product(call, first, second)
 
 
-@rule("bmm")
-def _bmm(call: Call) -> Response:
-    return _product(call, "self", "mat2")
-
-
-@rule("addmm")
-def _addmm(call: Call) -> Response:
-    return _product(call, "mat1", "mat2", "self")
-
-
-@rule("baddbmm")
-def _baddbmm(call: Call) -> Response:
-    return _product(call, "batch1", "batch2", "self")
+@rule("addmm", "baddbmm")
+def _add_matmul(call: Call) -> Response:
+    bias, first, second = (argument.name for argument in call.op._schema.arguments[:3])
+    return _product(call, first, second, bias)
 
 
 @rule("einsum")
@@ -46,7 +37,7 @@ def _einsum(call: Call) -> Response:
     tensors = call["tensors"]
     moving = [index for index, value in enumerate(tensors) if moves(value)]
     if len(moving) > 1 or any(isinstance(v, Response) and not moves(v) for v in tensors):
-        raise NoResponse("product of a value with response and one that varies", CENTER)
+        raise NoResponse("product of {value} and one that varies", CENTER)
     position, value = moving[0], tensors[moving[0]]
     constants = [v.tensor if isinstance(v, Constant) else None for v in tensors]
 
@@ -68,9 +59,9 @@ def _product(call: Call, first: str, second: str, bias: str | None = None) -> Re
         if isinstance(call[other], Constant):
             return joint(call, [data, *extra], sums=True)
     if not moves(call[first]) and not moves(call[second]):
-        both_vary = "sum of a value with response and a product, which depends on the input"
+        both_vary = "sum of {value} and a product, which depends on the input"
         raise NoResponse(both_vary, "add it separately, so that the two terms can be told apart")
-    raise NoResponse("product of a value with response and one that varies", CENTER)
+    raise NoResponse("product of {value} and one that varies", CENTER)
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -83,10 +74,9 @@ def _convolution(call: Call) -> Response:
             "zero padding of a map with response",
             "use lightfast.nn's convolution, with padding_mode='replicate', 'reflect', 'circular' or 'mean'",
         )
-    positions = int(call.name[-2])
-    if any(size != 1 for size in value.map.shape[-positions:]):
+    positions, split = call.positions, call["groups"]
+    if not value.is_flat(positions):
         return joint(call, ["input", "bias"], sums=True)
-    split = call["groups"]
     exact = full(value, [len(value.shape) - positions - 1])
     rows = exact.reshape(-1, split, weight.shape[1])
     taps = weight.tensor.flatten(2)
@@ -108,10 +98,8 @@ def _transposed_convolution(call: Call) -> Response:
     value = call["input"]
     if not isinstance(call["weight"], Constant) or not moves(value) or moves(call["bias"]):
         raise NoResponse("transposed convolution whose weight or bias depends on the input", CENTER)
-    positions = int(call.name[-2])
     moved = joint(call, ["input", "bias"], sums=True)
-    flat = all(size == 1 for size in value.map.shape[-positions:])
-    if flat and moved.map is not None and any(size != 1 for size in moved.map.shape[-positions:]):
+    if value.is_flat(call.positions) and moved.map is not None and not moved.is_flat(call.positions):
         raise NoResponse(
             "transposed convolution whose outputs see different taps, of a map with response",
             "use lightfast.nn's transposed convolution, which is exact up to the border",

@@ -11,12 +11,28 @@ from torch import Tensor
 from lightfast._response.call import CENTER, Call
 from lightfast._response.value import NoResponse, Response, Space, Value, align, equal
 
-__all__ = ["RULES", "agree", "axes_of", "remedy", "require_equal", "rule", "words"]
-
 Rule = Callable[[Call], Any]
 
 RULES: dict[str, Rule] = {}
 """The rule of each operation, by its name without overload."""
+
+_LAYERS = {
+    "relu": "ReLU",
+    "leaky_relu": "LeakyReLU",
+    "prelu": "PReLU",
+    "_prelu_kernel": "PReLU",
+    "elu": "ELU",
+    "gelu": "GELU",
+    "silu": "SiLU",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "hardswish": "Hardswish",
+    "dropout": "Dropout",
+    "native_dropout": "Dropout",
+    "feature_dropout": "Dropout2d",
+    "scaled_dot_product_attention": "MultiheadAttention",
+}
+"""The layer of `lightfast.nn` that does what an operation does, and keeps the response."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -30,30 +46,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def words(name: str) -> str:
     """An operation's name as people write it."""
-    return {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "elu": "ELU", "hardswish": "Hardswish"}.get(
-        name, name.strip("_")
-    )
+    return _LAYERS[name] if name in ("relu", "gelu", "silu", "elu", "hardswish") else name.strip("_")
 
 
 def remedy(name: str) -> str:
     """What to use instead of an operation that loses the response."""
-    layers = {
-        "relu": "ReLU",
-        "leaky_relu": "LeakyReLU",
-        "prelu": "PReLU",
-        "_prelu_kernel": "PReLU",
-        "elu": "ELU",
-        "gelu": "GELU",
-        "silu": "SiLU",
-        "tanh": "Tanh",
-        "sigmoid": "Sigmoid",
-        "hardswish": "Hardswish",
-        "dropout": "Dropout",
-        "native_dropout": "Dropout",
-        "feature_dropout": "Dropout2d",
-        "scaled_dot_product_attention": "MultiheadAttention",
-    }
-    return f"use lightfast.nn.{layers[name]}" if name in layers else CENTER
+    return f"use lightfast.nn.{_LAYERS[name]}" if name in _LAYERS else CENTER
 
 
 def axes_of(dim: Any, rank: int) -> list[int]:
@@ -65,10 +63,14 @@ def axes_of(dim: Any, rank: int) -> list[int]:
 
 def require_equal(call: Call, value: Response, axes: list[int], why: str, instead: str = CENTER) -> None:
     """Raise unless the response is the same all along the axes."""
-    assert value.map is not None
     for axis in axes:
-        if not equal(value.map, value.map.narrow(axis + 1, 0, 1), call.space):
+        if not equal(value.moving, value.moving.narrow(axis + 1, 0, 1), call.space):
             raise NoResponse(why, instead)
+
+
+def without_axes(call: Call, exact: Tensor, axes: list[int]) -> Tensor:
+    """`R` of what is left after a reduction over axes, where it has size 1, unless the operation keeps them."""
+    return exact if call.get("keepdim", False) else exact.squeeze([axis + 1 for axis in axes])
 
 
 def agree(a: Value, b: Value, rank: int, space: Space) -> Tensor | None:

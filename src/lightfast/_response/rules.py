@@ -11,8 +11,6 @@ from lightfast._response.call import Call, leaves, moves
 from lightfast._response.registry import RULES, remedy, words
 from lightfast._response.value import NoResponse, Response, Space
 
-__all__ = ["RULES", "apply"]
-
 FAMILIES = (moving, sums, products, choices)
 """The modules that fill the table of rules."""
 
@@ -29,8 +27,8 @@ def apply(op: OpOverload, args: Any, kwargs: dict[str, Any], shapes: Any, space:
     """
     call = Call.of(op, args, kwargs, shapes, space)
     if not any(moves(value) for value in leaves(list(call.arguments.values()))):
-        return [Response(shape) for shape in shapes] if isinstance(shapes, list) else Response(shapes)
+        return [*map(Response, shapes)] if isinstance(shapes, list) else Response(shapes)
     rule = RULES.get(call.name)
     if rule is None:
-        raise NoResponse(f"{words(call.name)} of a value with response", remedy(call.name))
+        raise NoResponse(f"{words(call.name)} of {{value}}", remedy(call.name))
     return rule(call)

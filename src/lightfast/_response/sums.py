@@ -8,43 +8,32 @@ from lightfast._response.call import CENTER, Call, moves
 from lightfast._response.registry import agree, rule
 from lightfast._response.value import Constant, NoResponse, Response, align, settle
 
-__all__ = ["maximum"]
 
-
-@rule("add", "sub")
+@rule("add", "sub", "rsub")
 def _add(call: Call) -> Response:
     rank, space = len(call.shapes), call.space
-    sign = -1 if call.name == "sub" else 1
-    a = align(call["self"], rank, space)
-    b = align(call["other"], rank, space) * (sign * call["alpha"])
-    return call.wrap(settle(a + b, a.abs() + b.abs(), space))
-
-
-@rule("rsub")
-def _reversed_sub(call: Call) -> Response:
-    rank, space = len(call.shapes), call.space
-    a = align(call["other"], rank, space)
-    b = align(call["self"], rank, space) * -call["alpha"]
+    first, second = ("other", "self") if call.name == "rsub" else ("self", "other")
+    sign = 1 if call.name == "add" else -1
+    a, b = align(call[first], rank, space), align(call[second], rank, space) * (sign * call["alpha"])
     return call.wrap(settle(a + b, a.abs() + b.abs(), space))
 
 
 @rule("neg")
 def _negate(call: Call) -> Response:
     value = call.response("self")
-    assert value.map is not None
-    return Response(value.shape, -value.map)
+    return Response(value.shape, -value.moving)
 
 
 @rule("mul", "div")
 def _multiply(call: Call) -> Response:
     a, b = call["self"], call["other"]
     if call.name == "div" and (moves(b) or call.arguments.get("rounding_mode") is not None):
-        raise NoResponse("division by a value with response", CENTER)
+        raise NoResponse("division by {value}", CENTER)
     if call.name == "mul" and moves(b) and not moves(a):
         a, b = b, a
     if isinstance(b, Response):
         by = "another with response" if b.map is not None else "one that varies"
-        raise NoResponse(f"{'product' if call.name == 'mul' else 'quotient'} of a value with response and {by}", CENTER)
+        raise NoResponse(f"{'product' if call.name == 'mul' else 'quotient'} of {{value}} and {by}", CENTER)
     factor = b.tensor.double() if isinstance(b, Constant) else torch.tensor(float(b), dtype=torch.float64)
     exact = align(a, len(call.shapes), call.space)
     return call.wrap(exact * factor if call.name == "mul" else exact / factor)
@@ -53,7 +42,7 @@ def _multiply(call: Call) -> Response:
 @rule("where")
 def _where(call: Call) -> Response:
     if "self" not in call.arguments:
-        raise NoResponse("positions of what is not zero, in a value with response", CENTER)
+        raise NoResponse("positions of what is not zero, in {value}", CENTER)
     condition, rank, space = call["condition"], len(call.shapes), call.space
     a, b = align(call["self"], rank, space), align(call["other"], rank, space)
     if isinstance(condition, Constant):
@@ -69,7 +58,7 @@ def _where(call: Call) -> Response:
 @rule("masked_fill")
 def _masked_fill(call: Call) -> Response:
     if not isinstance(call["mask"], Constant) or moves(call["value"]):
-        raise NoResponse("filling of a value with response where a mask says that depends on the input", CENTER)
+        raise NoResponse("filling of {value} where a mask says that depends on the input", CENTER)
     return call.wrap(align(call["self"], len(call.shapes), call.space).masked_fill(call["mask"].tensor, 0))
 
 

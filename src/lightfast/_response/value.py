@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Constant", "Lost", "NoResponse", "Response", "Space", "Value", "align", "collapse", "full", "settle"]
-
 
 @dataclass(frozen=True)
 class Space:
@@ -42,7 +40,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Response:
-    """`y(x + G Δ) = y(x) + R Δ`, for all inputs `x` and all offsets `Δ`, one an image.
+    """`y(x + G Δ) = y(x) + R Δ`, for all inputs `x` and all offsets `Δ`, one per image.
 
     Args:
         shape: the value's.
@@ -52,6 +50,16 @@ class Response:
 
     shape: tuple[int, ...]
     map: Tensor | None = None
+
+    @property
+    def moving(self) -> Tensor:
+        """`R` of a value that is known to have one."""
+        assert self.map is not None
+        return self.map
+
+    def is_flat(self, axes: int) -> bool:
+        """Whether `R` is the same along the last so many axes."""
+        return all(size == 1 for size in self.moving.shape[-axes:])
 
 
 @dataclass(frozen=True)
@@ -65,22 +73,30 @@ Value = Constant | Response | Lost
 
 
 class NoResponse(Exception):
-    """Raised by a rule: the operation's output has no response. Carries why, and what to use instead."""
+    """Raised by a rule: the operation's output has no response.
+
+    Args:
+        why: in words, with `{value}` for the operand that has a response, if the sentence is about it.
+        instead: what to use instead.
+    """
 
     def __init__(self, why: str, instead: str) -> None:
-        super().__init__(why)
-        self.why, self.instead = why, instead
+        self.template, self.instead = why, instead
+        super().__init__(self.why())
+
+    def why(self, value: str = "a value with response") -> str:
+        """The reason, with the operand called so."""
+        return self.template.format(value=value)
 
 
 def full(value: Response, axes: Sequence[int] | None = None) -> Tensor:
     """`R` with the given axes of the value (all of them by default) at their real size, as a view."""
-    assert value.map is not None
     if axes is None:
-        return value.map.expand(-1, *value.shape)
-    sizes = list(value.map.shape)
+        return value.moving.expand(-1, *value.shape)
+    sizes = list(value.moving.shape)
     for axis in axes:
         sizes[axis + 1] = value.shape[axis]
-    return value.map.expand(sizes)
+    return value.moving.expand(sizes)
 
 
 def align(value: Value, rank: int, space: Space) -> Tensor:

@@ -11,8 +11,6 @@ from torch import Tensor
 from lightfast.constancy._edges import gray_edge, max_rgb, principal_color, white_patch
 from lightfast.constancy._statistics import gray_world, shades_of_gray
 
-__all__ = ["CLASSICAL", "ClassicalEstimator"]
-
 
 @dataclass(frozen=True)
 class ClassicalEstimator:

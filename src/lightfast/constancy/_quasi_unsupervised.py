@@ -19,8 +19,6 @@ from lightfast.color import srgb_to_linear
 from lightfast.constancy._statistics import check_images, unit
 from lightfast.light import random_illuminants, von_kries
 
-__all__ = ["NeutralTask", "QuasiUnsupervised"]
-
 
 class QuasiUnsupervised(nn.Module):
     """An illuminant estimator whose weights come from gray levels alone.

@@ -17,8 +17,6 @@ from torch.nn import functional as F
 
 from lightfast.models._vocabulary import ColorVocabulary, color_vocabulary
 
-__all__ = ["Cerberus", "LocalCerberus"]
-
 _CHANNELS = (16, 32, 64, 128)
 
 
@@ -29,7 +27,7 @@ class Cerberus(nn.Module):
         offset_groups: 3 for the equivariant network, on log RGB; None for the conventional one.
         estimates: k, how many illuminants are given.
         rectify: end with a ReLU, as light has no negative color: for a conventional network on linear RGB. On log RGB,
-            with one output a group, the equivariant ReLU does nothing.
+            with one output per group, the equivariant ReLU does nothing.
         size: height and width of the images, a multiple of 16.
         channels: of the four convolutions; an equivariant network has the nearest multiples of the groups.
         hidden: width of the last but one layer, likewise.
@@ -81,9 +79,9 @@ class Cerberus(nn.Module):
             x = words.conv_relu(stage, x, halve=True)
         x = words.conv_relu(self.squeeze, x, flat=True)
         x = words.linear_relu(self.first, self.dropout(x))
-        given = words.colors(self.second, self.dropout(x))
-        given = F.relu(given) if self.rectify else given
-        return given[:, 0] if self.estimates == 1 else given
+        colors = words.colors(self.second, self.dropout(x))
+        colors = F.relu(colors) if self.rectify else colors
+        return colors[:, 0] if self.estimates == 1 else colors
 
 
 class LocalCerberus(nn.Module):

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from lightfast.models._mean_color import about_mean_color
 
-__all__ = ["ChromaHistogram"]
-
 _MAPS = 5
 
 
@@ -93,7 +91,7 @@ class ChromaHistogram(nn.Module):
         differences = (across.square() + down.square() + 1e-6).sqrt()
         brightness, size = linear.mean(1).flatten(1), differences.mean(1).flatten(1)
         colors, edges = -linear.log().flatten(2), -differences.log().flatten(2)
-        found = [
+        histograms = [
             self._histogram(colors, torch.ones_like(brightness)),
             self._histogram(colors, brightness.square()),
             self._histogram(edges, size),
@@ -101,7 +99,7 @@ class ChromaHistogram(nn.Module):
         where = (self.centers / self.reach).to(z.dtype).expand(z.shape[0], self.bins, self.bins)
         # The square root has no gradient at 0, where most bins are. Of counts in ten thousand, since exporters to ONNX
         # leave out an addition of 1e-8.
-        roots = [self.bins / 400 * (1e4 * part + 1e-4).sqrt() for part in found]
+        roots = [self.bins / 400 * (1e4 * part + 1e-4).sqrt() for part in histograms]
         return torch.stack([*roots, where.mT, where], 1)
 
     def _histogram(self, colors: Tensor, weights: Tensor) -> Tensor:

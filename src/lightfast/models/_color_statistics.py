@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from lightfast.models._mean_color import about_mean_color
 
-__all__ = ["ColorStatistics", "color_statistics"]
-
 _POWERS = (2, 4, 8, 16)
 _EDGE_POWERS = (1, 2, 6)
 _BRIGHTNESS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 1.0)
@@ -64,8 +62,8 @@ class ColorStatistics(nn.Module):
         assert mean_color is not None
         if min(z.shape[2:]) < 2:
             raise ValueError(f"neighbors are compared: images must have 2 x 2 pixels, but got {tuple(images.shape)}")
-        found = color_statistics(z).to(self.light.weight.dtype)
-        known = self.norm(found).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        statistics = color_statistics(z).to(self.light.weight.dtype)
+        known = self.norm(statistics).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         return mean_color + self.light(self.layers(known)).to(mean_color.dtype)
 
 
@@ -81,7 +79,7 @@ def color_statistics(z: Tensor) -> Tensor:
     linear = logs.exp()
     brightness = linear.mean(1)
     red, blue = _chroma(logs).chunk(2, 1)
-    found = [
+    statistics = [
         *(_chroma(_log_power_mean(logs, power)) for power in _POWERS),
         *(_chroma(_log_power_mean(_log_edges(z), power)) for power in _EDGE_POWERS),
         _chroma(logs.mean(2)),
@@ -94,7 +92,7 @@ def color_statistics(z: Tensor) -> Tensor:
         brightness.log1p().std(1, keepdim=True),
         (brightness > 2).to(z.dtype).mean(1, keepdim=True),
     ]
-    return torch.cat(found, 1)
+    return torch.cat(statistics, 1)
 
 
 def _chroma(logs: Tensor) -> Tensor:

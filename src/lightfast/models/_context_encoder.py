@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from lightfast.functional import statistics_dtype
 from lightfast.models._vocabulary import color_vocabulary
 
-__all__ = ["ContextDiscriminator", "ContextEncoder"]
-
 _SLOPE = 0.2
 
 

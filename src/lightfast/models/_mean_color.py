@@ -7,8 +7,6 @@ from torch import Tensor
 from lightfast import _backends
 from lightfast.nn import LiftedMap
 
-__all__ = ["about_mean_color"]
-
 
 def about_mean_color(images: Tensor) -> LiftedMap:
     """(N, 3, H, W) in log RGB, `-log` of linear values, to `z = x - o` and `o = -log mean exp(-x)` over the pixels.

@@ -6,8 +6,6 @@ from torch import Tensor, nn
 
 from lightfast.models._vocabulary import Vocabulary
 
-__all__ = ["CifarResNet", "ImageNetResNet"]
-
 IMAGENET_LAYERS = {
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from lightfast.models._resnet import initialize
 from lightfast.models._vocabulary import Vocabulary
 
-__all__ = ["ResNet9"]
-
 
 class ResNet9(nn.Module):
     """Eight convolutions and a linear layer, in the shape that the fast entries of DAWNBench made known.

@@ -39,8 +39,7 @@ from lightfast.nn._norm import (
     InstanceNorm3d,
     LayerNorm,
 )
-from lightfast.nn._pooling import AvgPool1d, AvgPool2d, AvgPool3d
-from lightfast.nn._resize import PixelShuffle
+from lightfast.nn._resize import AvgPool1d, AvgPool2d, AvgPool3d, PixelShuffle
 from lightfast.nn._transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __all__ = [

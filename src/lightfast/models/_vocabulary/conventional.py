@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from lightfast._backends import from_pixel, to_pixel
 from lightfast.models._vocabulary.parts import Scores, Unit, dropout
 
-__all__ = ["ConventionalVocabulary"]
-
 
 class ConventionalVocabulary:
     """Plain `torch.nn`: zero padding, nothing equivariant, and no offset to leave behind or to keep.

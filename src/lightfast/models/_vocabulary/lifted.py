@@ -12,8 +12,6 @@ from lightfast.functional import statistics_dtype
 from lightfast.models._vocabulary.parts import CenteredSubsample, Scores, dropout, nearest_multiple
 from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, LiftedMap, SqueezeNormAct
 
-__all__ = ["LiftedVocabulary"]
-
 
 class LiftedVocabulary:
     """Equivariant, groups pooled over the image: maps are lifted, and padding is with the offset.
@@ -25,7 +23,7 @@ class LiftedVocabulary:
 
     def __init__(self, offset_groups: int, constrained: bool = True) -> None:
         self.offset_groups, self.constrained = offset_groups, constrained
-        self._how: dict[str, Any] = {"offset_groups": offset_groups, "constrained": constrained}
+        self._options: dict[str, Any] = {"offset_groups": offset_groups, "constrained": constrained}
 
     def width(self, features: int) -> int:
         return nearest_multiple(features, self.offset_groups)
@@ -37,7 +35,7 @@ class LiftedVocabulary:
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
     ) -> nn.Module:
         slope = 0.0 if relu else 1.0
-        return ConvNormAct2d(inputs, outputs, kernel, stride, kernel // 2, bias, slope, **self._how)
+        return ConvNormAct2d(inputs, outputs, kernel, stride, kernel // 2, bias, slope, **self._options)
 
     def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
         return _OnLifted(CenteredSubsample(inputs, outputs, stride, self.offset_groups, "image"), inputs)
@@ -54,17 +52,17 @@ class LiftedVocabulary:
     ) -> nn.Module:
         geometry = (inputs, outputs, kernel, stride, (kernel - 1) // 2)
         if norm:
-            return ConvNormAct2d(*geometry, slope=slope, **self._how)
+            return ConvNormAct2d(*geometry, slope=slope, **self._options)
         return _ConvAct(self._layer("Conv2d", *geometry), slope, self.offset_groups)
 
     def squeeze(self, inputs: int, outputs: int, side: int, slope: float = 0.0) -> nn.Module:
-        return SqueezeNormAct(inputs, outputs, side, slope, **self._how)
+        return SqueezeNormAct(inputs, outputs, side, slope, **self._options)
 
     def expand(self, inputs: int, outputs: int, side: int) -> nn.Module:
-        return ConvTransposeNormAct2d(inputs, outputs, side, side, **self._how)
+        return ConvTransposeNormAct2d(inputs, outputs, side, side, **self._options)
 
     def up(self, inputs: int, outputs: int) -> nn.Module:
-        return ConvTransposeNormAct2d(inputs, outputs, 4, 2, 1, **self._how)
+        return ConvTransposeNormAct2d(inputs, outputs, 4, 2, 1, **self._options)
 
     def last_up(self, inputs: int, outputs: int) -> nn.Module:
         return _LastUp(self._layer("ConvTranspose2d", inputs, outputs, 4, 2, 1), self.offset_groups)

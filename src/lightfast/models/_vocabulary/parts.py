@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from lightfast._backends import center_subsample, exact_linear
 from lightfast.functional import Scope, center, statistics_dtype
 
-__all__ = ["CenteredSubsample", "Scores", "Unit", "dropout", "nearest_multiple"]
-
 
 def nearest_multiple(features: int, groups: int) -> int:
     """The multiple of `groups` nearest to `features`, and not 0."""

@@ -8,8 +8,6 @@ from lightfast import nn as lfnn
 from lightfast.functional import center
 from lightfast.models._vocabulary.parts import CenteredSubsample, Scores, Unit, nearest_multiple
 
-__all__ = ["PixelVocabulary"]
-
 
 class PixelVocabulary:
     """Equivariant, groups pooled at each pixel: the ordinary layers, which follow light that varies over the image."""

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from lightfast._groups import Groups
-from lightfast._response import Response, Space
-
-__all__ = ["Layout", "layout_of"]
+from lightfast._response.value import Response, Space
 
 
 @dataclass(frozen=True)
