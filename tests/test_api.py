@@ -4,6 +4,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,7 +77,7 @@ LAYERS = [
     "LayerNorm",
     "LeakyReLU",
     "Lift",
-    "Lifted",
+    "LiftedMap",
     "Linear",
     "MaxPool1d",
     "MaxPool2d",
@@ -96,6 +97,19 @@ LAYERS = [
     "lower",
 ]
 
+MODULES = {
+    "functional": "Constraint PoolKind Scope add_offset center group_pool project_weight",
+    "fields": "Cosines FieldSpec Polynomial RemoveField add_field field_map field_mean positions project_field "
+    "remove_field",
+    "color": "EPSILON ChannelNorm hsv_to_rgb linear_to_log linear_to_srgb log_to_linear srgb_to_linear",
+    "light": "LIGHT_KINDS LightKind VaryingLight blobs_light gradient_light halves_light log_gradient_light "
+    "random_illuminants relight shadow_light varying_light von_kries",
+    "metrics": "PSNR RecoveryError ReproductionError Summary psnr recovery_error reproduction_error summary",
+    "constancy": "CLASSICAL NeutralTask QuasiUnsupervised correct gray_edge gray_world max_rgb principal_color "
+    "shades_of_gray white_patch",
+    "models": "create names",
+}
+
 
 def test_the_top_level_names():
     assert sorted(lf.__all__) == sorted(TOP)
@@ -105,7 +119,27 @@ def test_the_layers():
     assert sorted(lf.nn.__all__) == sorted(LAYERS)
 
 
-@pytest.mark.parametrize("module", ["", ".nn", ".functional", ".fields", ".color", ".light", ".metrics", ".models"])
+@pytest.mark.parametrize("module", MODULES)
+def test_the_names_of_the_other_public_modules(module):
+    assert sorted(getattr(lf, module).__all__) == sorted(MODULES[module].split())
+
+
+def test_every_other_module_is_private():
+    here = Path(lf.__file__).parent
+    public = [
+        path.relative_to(here).with_suffix("").as_posix()
+        for path in here.rglob("*.py")
+        if not any(part.startswith("_") for part in path.relative_to(here).with_suffix("").parts)
+    ]
+    packages = {path.parent.name for path in here.glob("*/__init__.py") if not path.parent.name.startswith("_")}
+    assert set(public) | packages == {"cli", "nn", *MODULES}
+
+
+def test_types_are_shipped():
+    assert (Path(lf.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize("module", ["", ".nn", *(f".{name}" for name in MODULES)])
 def test_every_public_name_is_there_and_documented(module):
     namespace = importlib.import_module(f"lightfast{module}")
     assert namespace.__doc__

@@ -15,7 +15,7 @@ import lightfast.nn as lfnn
 from lightfast import models
 from lightfast._certify import certify
 from lightfast._convert import Conversion, convert
-from lightfast._convert._blocks import GroupScores
+from lightfast._convert.blocks import GroupScores
 from lightfast._equivariance import equivariance_error
 from tests import zoo
 from tests.zoo.table import HEADER, NETWORKS, Entry, row

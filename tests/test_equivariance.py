@@ -16,7 +16,7 @@ def test_the_number_is_what_the_formula_says():
 
 
 def test_each_image_has_its_own_offset():
-    """Batch statistics of an uncentered map follow one common offset, but not one an image."""
+    """Batch statistics of an uncentered map follow one common offset, but not one per image."""
     x = torch.randn(4, 6, 5, 5)
     common = torch.ones(3)
     assert equivariance_error(lambda x: x - x.mean(0), x, offsets=common, expect="invariant") < 1e-12

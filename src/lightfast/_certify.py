@@ -13,12 +13,8 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 
 from lightfast._groups import Groups, GroupSpec, group_count
-from lightfast._response import Constant, Description, Lost, Response, Space, Step, describe
+from lightfast._response import Constant, Description, Lost, Response, Space, Step, Value, describe
 from lightfast._tracing import Traced, operation_name, shape_of, trace
-
-__all__ = ["Break", "Certificate", "Output", "certify"]
-
-_GOOD = ("equivariant", "invariant", "constant")
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Output:
     @property
     def invariant(self) -> bool:
         """Whether the response is 0."""
-        return self.response.kind in ("invariant", "constant")
+        return self.response.is_invariant
 
     def __str__(self) -> str:
         return f"{self.name} {self.shape}: {self._words()}"
@@ -129,18 +125,19 @@ class Certificate:
         return "\n".join(f"{path:<{widths[0]}}  {kind:<{widths[1]}}  {response}" for path, kind, response in rows)
 
     def __str__(self) -> str:
-        mode = "training" if self.training else "evaluation"
-        verdict = "not proved"
-        if self.equivariant:
-            verdict = "equivariant"
-        elif self.invariant:
-            verdict = "invariant"
-        elif self.proved:
-            verdict = "each output is equivariant or invariant"
-        images = "one image" if self.images == 1 else f"batches in which each image has its own offset ({self.images})"
-        lines = [f"{verdict} in {mode} mode, for all inputs and all offsets, tolerance {self.tolerance:g}, {images}"]
-        if not self.proved:
-            lines[0] = f"{verdict} in {mode} mode"
+        verdicts = {
+            "equivariant": self.equivariant,
+            "invariant": self.invariant,
+            "each output is equivariant or invariant": self.proved,
+            "not proved": True,
+        }
+        verdict = next(words for words, holds in verdicts.items() if holds)
+        lines = [f"{verdict} in {'training' if self.training else 'evaluation'} mode"]
+        if self.proved:
+            images = (
+                "one image" if self.images == 1 else f"batches in which each image has its own offset ({self.images})"
+            )
+            lines[0] += f", for all inputs and all offsets, tolerance {self.tolerance:g}, {images}"
         lines += [f"  output {output}" for output in self.outputs]
         lines += [f"  {number}. {fault}" for number, fault in enumerate(self.breaks, 1)]
         return "\n".join(lines)
@@ -192,10 +189,10 @@ def certify(
     traced = trace(model, args, dict(kwargs or {}), offset_groups, dim, tolerance)
     outputs, targets = [], []
     for spec, value, node in traced.results():
-        if spec.kind == OutputKind.USER_OUTPUT and isinstance(value, Constant | Response | Lost):
-            described = describe(value, traced.space)
-            expected = _expected(described, shape_of(node), out_groups, offset_groups)
-            outputs.append(Output(f"{len(outputs)}", shape_of(node), described, expected))
+        if spec.kind == OutputKind.USER_OUTPUT and isinstance(value, Value):
+            response = describe(value, traced.space)
+            expected = _expected(response, shape_of(node), out_groups, offset_groups)
+            outputs.append(Output(f"{len(outputs)}", shape_of(node), response, expected))
             targets.append(node)
     faults = _faults(traced, outputs, targets) + _state_faults(traced)
     modules = _module_kinds(model, traced)
@@ -203,12 +200,12 @@ def certify(
 
 
 def _expected(
-    found: Description, shape: tuple[int, ...], out_groups: GroupSpec | None, offset_groups: GroupSpec
+    response: Description, shape: tuple[int, ...], out_groups: GroupSpec | None, offset_groups: GroupSpec
 ) -> Groups | None:
     """The assignment that an output of this shape needs to be called equivariant."""
-    if found.images_axis != 0 or found.features_axis is None:
+    if response.images_axis != 0 or response.features_axis is None:
         return None
-    features = shape[found.features_axis]
+    features = shape[response.features_axis]
     wanted = offset_groups if out_groups is None else out_groups
     if isinstance(wanted, Groups):
         if wanted.features == features:
@@ -234,11 +231,11 @@ def _faults(traced: Traced, outputs: list[Output], targets: list[Any]) -> list[B
         while pending:
             current = pending.pop()
             step = by_node.get(current)
-            if step is None or current in seen or describe_step(step, space).kind in _GOOD:
+            if step is None or current in seen or describe_step(step, space).is_sound:
                 continue
             seen.add(current)
-            odd = [a for a in current.all_input_nodes if a in by_node]
-            odd = [a for a in odd if describe_step(by_node[a], space).kind not in _GOOD]
+            inputs = [a for a in current.all_input_nodes if a in by_node]
+            odd = [a for a in inputs if not describe_step(by_node[a], space).is_sound]
             pending += odd
             if not odd:
                 suspects[current.name] = _odd_response(current, step, space)
@@ -254,7 +251,7 @@ def _faults(traced: Traced, outputs: list[Output], targets: list[Any]) -> list[B
             assert step.reason is not None
             for argument in step.node.all_input_nodes:
                 trace_back(argument)
-            why = _say_whose(step.reason.why, step.node, by_node, space)
+            why = step.reason.why(_operand(step.node, by_node, space))
             suspects[name] = _break(step.node, why, step.reason.instead)
     order = {step.node.name: index for index, step in enumerate(traced.steps)}
     return [suspects[name] for name in sorted(suspects, key=order.__getitem__)]
@@ -262,14 +259,18 @@ def _faults(traced: Traced, outputs: list[Output], targets: list[Any]) -> list[B
 
 def describe_step(step: Step, space: Space) -> Description:
     """The response of a step; of its first output, if there are several."""
-    value = step.value[0] if isinstance(step.value, list) and step.value else step.value
-    return describe(value if isinstance(value, Constant | Response | Lost) else Constant(torch.zeros(0)), space)
+    value = _first_output(step)
+    return describe(value if isinstance(value, Value) else Constant(torch.zeros(0)), space)
+
+
+def _first_output(step: Step) -> Any:
+    return step.value[0] if isinstance(step.value, list) and step.value else step.value
 
 
 def _odd_response(node: fx.Node, step: Step, space: Space) -> Break:
     """The fault of an operation whose inputs are equivariant or invariant, and whose output is neither."""
-    name, found = operation_name(node), describe_step(step, space)
-    if found.kind == "affine" and found.images_axis is None:
+    name, response = operation_name(node), describe_step(step, space)
+    if response.kind == "affine" and response.images_axis is None:
         why = f"{name} mixes images of the batch, each of which has its own offset"
         return _break(node, why, "treat each image by itself")
     if name in ("add", "sub"):
@@ -284,16 +285,15 @@ def _odd_response(node: fx.Node, step: Step, space: Space) -> Break:
     if name == "batch_norm":
         why = "batch normalization multiplies an equivariant value by constants"
         return _break(node, why, "use lightfast.nn's batch normalization")
-    article = "an" if found.kind == "affine" else "a"
-    return _break(node, f"{name} turns an equivariant value into {article} {found.kind} one", "center it first")
+    article = "an" if response.kind == "affine" else "a"
+    return _break(node, f"{name} turns an equivariant value into {article} {response.kind} one", "center it first")
 
 
-def _say_whose(why: str, node: fx.Node, by_node: Mapping[fx.Node, Step], space: Space) -> str:
-    """The reason, with "a value with response" made precise where the value is equivariant."""
-    kinds = {describe_step(by_node[a], space).kind for a in node.all_input_nodes if a in by_node}
+def _operand(node: fx.Node, by_node: Mapping[fx.Node, Step], space: Space) -> str:
+    """What to call the operands of an operation that have a response."""
     # What is no step is an input or a parameter, and the one input with a response is equivariant.
-    precise = kinds - {"invariant", "constant"} <= {"equivariant"}
-    return why.replace("a value with response", "an equivariant value") if precise else why
+    sound = all(describe_step(by_node[a], space).is_sound for a in node.all_input_nodes if a in by_node)
+    return "an equivariant value" if sound else "a value with response"
 
 
 def _state_faults(traced: Traced) -> list[Break]:
@@ -310,8 +310,7 @@ def _module_kinds(model: nn.Module, traced: Traced) -> tuple[tuple[str, str, str
     """The kind of the last value that each module computed from the input, in the order of first calls."""
     last: dict[str, Step] = {}
     for step in traced.steps:
-        value = step.value[0] if isinstance(step.value, list) and step.value else step.value
-        if isinstance(value, Response | Lost):
+        if isinstance(_first_output(step), Response | Lost):
             for path, _ in (step.node.meta.get("nn_module_stack") or {}).values():
                 last[path] = step
     types = {path: type(module).__name__ for path, module in model.named_modules()}

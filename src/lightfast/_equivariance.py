@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from lightfast._groups import GroupSpec, group_count
 from lightfast.functional import add_offset
 
-__all__ = ["assert_equivariant", "equivariance_error"]
-
 Expectation = Literal["equivariant", "invariant"]
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 1e-1, torch.float16: 1e-2}

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from lightfast._backends import Folded, UnitPlans, conv_norm_act, over
-from lightfast._groups import GroupSpec, resolve
-from lightfast.functional import add_offset, group_pool, statistics_dtype
-from lightfast.functional import spread as spread_groups
+from lightfast._groups import resolve
+from lightfast.functional import group_pool, spread, statistics_dtype
 from lightfast.nn import (
+    Adapter,
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -25,16 +25,11 @@ from lightfast.nn import (
     ConvTranspose1d,
     ConvTranspose2d,
     ConvTranspose3d,
-    ConvTransposeNormAct2d,
-    Lifted,
+    LiftedMap,
     Linear,
-    SqueezeNormAct,
 )
 
-__all__ = ["fuse"]
-
 _NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
-_UNITS = (ConvNormAct2d, ConvTransposeNormAct2d, SqueezeNormAct)
 _TORCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     Conv1d: nn.Conv1d,
@@ -44,7 +39,6 @@ _PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     ConvTranspose2d: nn.ConvTranspose2d,
     ConvTranspose3d: nn.ConvTranspose3d,
 }
-_REPLICATION = {1: nn.ReplicationPad1d, 2: nn.ReplicationPad2d, 3: nn.ReplicationPad3d}
 
 
 @torch.no_grad()
@@ -81,7 +75,7 @@ def _fused(module: Any, lifted: bool = False) -> nn.Module:
     A module says by `on_lifted_maps` that the convolutions in it act on lifted maps, which zeros may pad; `lifted` is
     then true for them.
     """
-    if isinstance(module, _UNITS):
+    if isinstance(module, ConvNormAct2d):
         return _FusedUnit(module)
     if isinstance(module, Linear):
         return _plain_linear(module)
@@ -123,7 +117,7 @@ def _with_norm_inside(conv: Any, norm: Any) -> nn.Module:
     """
     scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
     unit = torch.eye(len(scale), device=scale.device, dtype=scale.dtype)
-    means = spread_groups(group_pool(unit, conv.out_groups), conv.out_groups, len(scale)).to(scale.dtype)
+    means = spread(group_pool(unit, conv.out_groups), conv.out_groups, len(scale)).to(scale.dtype)
     # Rows of `unit` are features, pooled along axis 1: this is the transpose of `G P`.
     matrix = scale[:, None] * (unit - means.T) + means.T
     layer = deepcopy(conv)
@@ -158,10 +152,10 @@ def _plain_convolution(layer: Any, weight: Tensor | None = None, zeros: bool = F
     plain = _with_weight(plain, layer, applied if weight is None else weight)
     if repeats:
         amounts = [amount for r in reversed(beyond) for amount in (r, r)]
-        return nn.Sequential(_REPLICATION[len(beyond)](amounts), plain).eval()
+        return nn.Sequential(getattr(nn, f"ReplicationPad{len(beyond)}d")(amounts), plain).eval()
     padded = any(beyond) if layer.transposed else any(layer._reversed_padding_repeated_twice)
     if border == "mean" and padded:
-        return _Centered(plain, layer.in_groups, layer.out_groups).eval()
+        return Adapter(plain, layer.in_groups, out_groups=layer.out_groups).eval()
     return plain
 
 
@@ -175,18 +169,6 @@ def _with_weight(plain: Any, layer: Any, weight: Tensor) -> Any:
     if plain.bias is not None:
         plain.bias.copy_(layer.bias)
     return plain
-
-
-class _Centered(nn.Module):
-    """`f(x - G φ(x)) + G φ(x)` around a layer that pads with zeros."""
-
-    def __init__(self, layer: nn.Module, in_groups: GroupSpec, out_groups: GroupSpec) -> None:
-        super().__init__()
-        self.layer, self.in_groups, self.out_groups = layer, in_groups, out_groups
-
-    def forward(self, x: Tensor) -> Tensor:
-        offset = group_pool(x, self.in_groups)
-        return add_offset(self.layer(add_offset(x, -offset, self.in_groups)), offset, self.out_groups)
 
 
 class _FoldedNorm(nn.Module):
@@ -205,7 +187,7 @@ class _FoldedNorm(nn.Module):
         super().__init__()
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
         self.conv = _plain_convolution(layer, zeros=lifted)
-        folds = bool((scale != 0).all()) and not isinstance(self.conv, _Centered)
+        folds = bool((scale != 0).all()) and not isinstance(self.conv, Adapter)
         if folds:
             plain: Any = self.conv
             outputs = 1 if plain.transposed else 0
@@ -227,7 +209,7 @@ class _NormedConvolution(_FoldedNorm):
         v = self.conv(x)
         mean = v.mean(tuple(range(2, v.dim())), dtype=statistics_dtype(v))
         scale, shift, undo, factor = (x.to(mean.dtype) for x in (self.scale, self.shift, self.undo, self.factor))
-        level = spread_groups(group_pool(undo * mean, self.groups), self.groups, len(scale))
+        level = spread(group_pool(undo * mean, self.groups), self.groups, len(scale))
         return (over(factor, v) * v + over((1 - scale) * level + shift, v)).to(v.dtype)
 
 
@@ -239,7 +221,7 @@ class _FusedUnit(_FoldedNorm):
         self.slope, self.groups = unit.slope, unit.offset_groups
         self._plans = UnitPlans(in_graphs=True)
 
-    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
+    def forward(self, x: LiftedMap, shortcut: LiftedMap | None = None) -> LiftedMap:
         conv: Any = self.conv
         z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
         norm = Folded(self.scale, self.shift, self.undo, self.factor)

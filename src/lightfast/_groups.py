@@ -1,7 +1,7 @@
 """Which feature belongs to which group.
 
 An offset equivariant network splits the features of every map into `g` groups (three for color: red, green, blue). An
-offset `Δ` has one number a group, and reaches the features through the assignment matrix `G` (m x g, one 1 a row).
+offset `Δ` has one number per group, and reaches the features through the assignment matrix `G` (m x g, one 1 per row).
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-
-__all__ = ["GroupSpec", "Groups", "check_features", "group_count", "is_even", "resolve"]
 
 
 class Groups:

@@ -13,7 +13,7 @@ from lightfast.metrics import psnr, recovery_error, reproduction_error, summary
 
 
 class _PerImage(Metric):
-    """Keeps one number an image, and gathers them from all processes."""
+    """Keeps one number per image, and gathers them from all processes."""
 
     is_differentiable = False
     full_state_update = False

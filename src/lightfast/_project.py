@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,8 +14,6 @@ from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast.functional import Constraint, project_weight
 from lightfast.nn._constrained import Constrained
 from lightfast.nn._transposed import reach
-
-__all__ = ["attach_projection", "project_"]
 
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -116,22 +115,14 @@ def _projected(
         return project_weight(weight, resolve(into, layer.in_features), resolve(out, layer.out_features))
     assert isinstance(layer, nn.modules.conv._ConvNd)
     in_groups, out_groups = resolve(into, layer.in_channels), resolve(out, layer.out_channels)
-    if not isinstance(layer, _TRANSPOSED):
-        if layer.padding_mode == "zeros" and any(layer._reversed_padding_repeated_twice):
-            raise ValueError("it pads with zeros, which do not follow an offset: use padding_mode='replicate'")
-        return project_weight(weight, in_groups, out_groups, conv_groups=layer.groups, constraint=constraint)
-    if any(reach(layer, layer.output_padding)):
-        raise ValueError(
-            "its outputs at the border miss taps, as if the map went on with zeros, which do not follow an offset: use "
-            "lightfast.nn's, or kernel_size = stride without padding"
-        )
-    return project_weight(
-        weight,
-        in_groups,
-        out_groups,
-        conv_groups=layer.groups,
-        constraint=constraint,
-        transposed=True,
-        stride=layer.stride,
-        dilation=layer.dilation,
-    )
+    options: dict[str, Any] = {"conv_groups": layer.groups, "constraint": constraint}
+    if isinstance(layer, _TRANSPOSED):
+        if any(reach(layer, layer.output_padding)):
+            raise ValueError(
+                "its outputs at the border miss taps, as if the map went on with zeros, which do not follow an offset: "
+                "use lightfast.nn's, or kernel_size = stride without padding"
+            )
+        options |= {"transposed": True, "stride": layer.stride, "dilation": layer.dilation}
+    elif layer.padding_mode == "zeros" and any(layer._reversed_padding_repeated_twice):
+        raise ValueError("it pads with zeros, which do not follow an offset: use padding_mode='replicate'")
+    return project_weight(weight, in_groups, out_groups, **options)

@@ -18,20 +18,8 @@ from torch.utils import _pytree as pytree
 
 from lightfast._groups import Groups, GroupSpec, group_count, resolve
 from lightfast._response import Lost, Response, Space, Step, interpret
-from lightfast._response._interpret import constant
-
-__all__ = [
-    "Traced",
-    "export",
-    "input_response",
-    "interpreted",
-    "is_pure",
-    "operation_name",
-    "quiet",
-    "shape_of",
-    "trace",
-    "two_images",
-]
+from lightfast._response.interpreter import constant
+from lightfast._response.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -178,20 +166,10 @@ def _input_values(program: ExportedProgram, first: fx.Node, groups: Groups, dim:
             held = tensors[spec.target] if spec.target is not None else None
             values[node.name] = constant(held) if isinstance(held, Tensor) else held
         elif node is first:
-            values[node.name] = input_response(shape_of(node), groups, dim, space)
+            values[node.name] = Layout(0, dim, groups, tuple(range(space.images))).response(shape_of(node), space)
         else:
             values[node.name] = Response(shape_of(node)) if isinstance(recorded, Tensor) else recorded
     return values
-
-
-def input_response(shape: tuple[int, ...], groups: Groups, dim: int, space: Space) -> Response:
-    """The response of an input with images on axis 0 and features on axis `dim`: `G`, image by image."""
-    rank = len(shape)
-    images = torch.eye(space.images, dtype=torch.float64).reshape(space.images, 1, space.images, *[1] * (rank - 1))
-    sizes = [1] * rank
-    sizes[dim] = groups.features
-    features = groups.matrix(dtype=torch.float64).T.reshape(1, groups.count, *sizes)
-    return Response(shape, (images * features).flatten(0, 1))
 
 
 def operation_name(node: fx.Node) -> str:

@@ -11,8 +11,6 @@ from lightfast._groups import GroupSpec
 from lightfast.fields import FieldSpec, add_field, check_field, field_mean, remove_field
 from lightfast.functional import PoolKind, add_offset, group_pool
 
-__all__ = ["Wrapped", "wrap"]
-
 
 class Wrapped(nn.Module):
     """`f(x - G φ(x))`, or `f(x - G φ(x)) + G φ(x)`: what :func:`wrap` returns.

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightfast._backends.tensors import known_to_compilers
+from lightfast._compilers import known_to_compilers
 from lightfast._groups import GroupSpec, group_count
 from lightfast.functional import add_offset, combine_offset, group_pool, statistics_dtype
 
@@ -299,7 +299,7 @@ def _check_coefficients(coefficients: Tensor, count: int, axes: int) -> None:
     if coefficients.shape[-1] != count:
         raise ValueError(
             f"over {axes} axes of positions the field has {count} functions, but there are {coefficients.shape[-1]} "
-            "coefficients a group: they belong to another field, or to maps with other axes"
+            "coefficients per group: they belong to another field, or to maps with other axes"
         )
 
 

@@ -18,8 +18,13 @@ from lightfast._groups import Groups, GroupSpec, check_features, group_count, is
 __all__ = ["Constraint", "PoolKind", "Scope", "add_offset", "center", "group_pool", "project_weight"]
 
 PoolKind = Literal["mean", "max", "min", "linear"]
+"""How the features of a group become one number: see :func:`group_pool`."""
+
 Scope = Literal["image", "pixel"]
+"""Whether groups are pooled over all positions of an image, or at each position by itself."""
+
 Constraint = Literal["sum", "tap"]
+"""What meets the constraint: the sum over the taps of a kernel, or every tap its share: see :func:`project_weight`."""
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
@@ -36,7 +41,7 @@ def group_pool(
     coefficients: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Group pooling `φ`: one number a group, with `φ(x + G Δ) = φ(x) + Δ`.
+    """Group pooling `φ`: one number per group, with `φ(x + G Δ) = φ(x) + Δ`.
 
     - `mean`, `max`, `min`: over the features of the group;
     - `linear`: `φ_j = Σ_{i in j} c_i x_i` with `Σ_{i in j} c_i = 1`, where `c` is the orthogonal projection of
@@ -67,7 +72,7 @@ def group_pool(
         return _group_mean(pooled, groups, dim)
     if kind == "linear":
         if coefficients is None:
-            raise ValueError("linear group pooling needs coefficients, one a feature")
+            raise ValueError("linear group pooling needs coefficients, one per feature")
         weights = project_coefficients(coefficients.to(pooled.dtype), groups)
         return _group_sum(pooled * _along(weights, pooled, dim), groups, dim)
     if kind in ("max", "min"):
@@ -80,7 +85,7 @@ def add_offset(x: Tensor, offset: Tensor, groups: GroupSpec, dim: int = 1) -> Te
 
     Args:
         x: (N, ..., m, ...), with features on axis `dim`.
-        offset: (g,), or (N, g) with an offset an image, or any shape that :func:`group_pool` returns.
+        offset: (g,), or (N, g) with an offset per image, or any shape that :func:`group_pool` returns.
         groups: the assignment of the `m` features.
         dim: the features' axis.
 
@@ -133,7 +138,7 @@ def spread(pooled: Tensor, groups: GroupSpec, features: int, dim: int = 1) -> Te
 
 
 def project_coefficients(coefficients: Tensor, groups: GroupSpec) -> Tensor:
-    """Orthogonal projection of one coefficient a feature (m,) onto `Σ_{i in j} c_i = 1` for each group `j`.
+    """Orthogonal projection of one coefficient per feature (m,) onto `Σ_{i in j} c_i = 1` for each group `j`.
 
     >>> project_coefficients(torch.tensor([1.0, 3.0, 0.5]), Groups([0, 0, 1]))
     tensor([-0.5000,  1.5000,  1.0000])

@@ -58,7 +58,7 @@ def test_any_width_and_any_size(features, layout, passes):
             z = by.apply(u, u, scale, shift, 0.1)
             back = by.backward_moments(dz, z, u, mean, 0.1)
             results.append((mean, var, of_shortcut, z, *back))
-            results[-1] += by.backward_apply(dz, z, u, scale, scale, shift, shift, 0.1, True)
+            results[-1] += by.backward_apply(dz, z, u, (scale, scale, shift, shift), 0.1, True)
         torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 
 

@@ -16,7 +16,7 @@ from lightfast._backends import projection as projections
 from lightfast._backends.native import backend as native
 from lightfast._backends.tensors import layout_of
 from lightfast.functional import project_weight
-from lightfast.nn import ConvNormAct2d, Lifted
+from lightfast.nn import ConvNormAct2d, LiftedMap
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 TRANSPOSED = {"transposed": True}
@@ -206,12 +206,12 @@ def test_projected_weights_are_not_kept_for_the_backward_pass(make, passes, plai
         return result
 
     monkeypatch.setattr(native.Native, "fit_weight", noted)
-    result = layer(Lifted(x, None)).map if layer is not conv else layer(x)
+    result = layer(LiftedMap(x, None)).map if layer is not conv else layer(x)
     assert len(made) == 1 and made[0]() is None
     found = torch.autograd.grad(result.square().sum(), [x, conv.weight])
     assert len(made) > 1
     plain_torch()
-    result = layer(Lifted(x, None)).map if layer is not conv else layer(x)
+    result = layer(LiftedMap(x, None)).map if layer is not conv else layer(x)
     for gradient, expected in zip(found, torch.autograd.grad(result.square().sum(), [x, conv.weight]), strict=True):
         torch.testing.assert_close(gradient, expected, atol=1e-4, rtol=1e-4)
 

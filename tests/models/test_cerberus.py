@@ -6,8 +6,8 @@ import torch
 from lightfast import models
 from lightfast._backends.native import backend as native
 from lightfast.functional import add_offset
-from lightfast.models.cerberus import Cerberus, LocalCerberus
-from lightfast.models.vocabulary import vocabulary
+from lightfast.models._cerberus import Cerberus, LocalCerberus
+from lightfast.models._vocabulary import vocabulary
 
 
 def _count(network):

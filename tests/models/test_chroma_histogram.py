@@ -5,7 +5,7 @@ import torch
 
 import lightfast as lf
 from lightfast.functional import add_offset
-from lightfast.models.chroma_histogram import ChromaHistogram
+from lightfast.models._chroma_histogram import ChromaHistogram
 
 
 def _network(**options):

@@ -5,8 +5,8 @@ import torch
 
 import lightfast as lf
 from lightfast.functional import add_offset
-from lightfast.models.color_statistics import ColorStatistics, color_statistics
-from lightfast.models.mean_color import about_mean_color
+from lightfast.models._color_statistics import ColorStatistics, color_statistics
+from lightfast.models._mean_color import about_mean_color
 
 
 def _network():

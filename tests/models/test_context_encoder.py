@@ -7,7 +7,7 @@ from torch import nn
 import lightfast as lf
 from lightfast._equivariance import assert_equivariant, equivariance_error
 from lightfast.functional import add_offset
-from lightfast.models.context_encoder import ContextDiscriminator, ContextEncoder
+from lightfast.models._context_encoder import ContextDiscriminator, ContextEncoder
 
 SMALL = {"base": 6, "bottleneck": 12}
 

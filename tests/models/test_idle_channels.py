@@ -89,7 +89,7 @@ def test_they_are_as_many_as_the_precision_wants(first, second, with_idle_channe
 
 @pytest.mark.parametrize("channels", [1, 4, 6, 8])
 def test_they_hide_no_wrong_map(channels, with_idle_channels):
-    unit, x = lf.nn.ConvNormAct2d(3, 6, 3, padding=1), lf.nn.Lifted(torch.randn(2, channels, 5, 5), None)
+    unit, x = lf.nn.ConvNormAct2d(3, 6, 3, padding=1), lf.nn.LiftedMap(torch.randn(2, channels, 5, 5), None)
     with_idle_channels()
     with pytest.raises(ValueError, match="3 features"):
         unit(x)

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from lightfast import models
-from lightfast.models.vocabulary import Conventional, Lifting, Local, Vocabulary, color_vocabulary, vocabulary
+from lightfast.models._vocabulary import (
+    ConventionalVocabulary,
+    LiftedVocabulary,
+    PixelVocabulary,
+    Vocabulary,
+    color_vocabulary,
+    vocabulary,
+)
 
 
 def words(kind):
@@ -17,15 +24,17 @@ def words(kind):
 
 
 def test_they_have_the_same_words():
-    assert words(Conventional) == words(Lifting)
-    assert words(Local) == words(Vocabulary)
-    assert words(Vocabulary).items() <= words(Lifting).items()
+    assert words(ConventionalVocabulary) == words(LiftedVocabulary)
+    assert words(PixelVocabulary) == words(Vocabulary)
+    assert words(Vocabulary).items() <= words(LiftedVocabulary).items()
 
 
 def test_who_speaks_which():
-    assert isinstance(vocabulary(None), Conventional) and isinstance(color_vocabulary(None), Conventional)
-    assert isinstance(vocabulary(3), Lifting) and isinstance(color_vocabulary(3), Lifting)
-    assert isinstance(vocabulary(3, "pixel"), Local)
+    assert isinstance(vocabulary(None), ConventionalVocabulary) and isinstance(
+        color_vocabulary(None), ConventionalVocabulary
+    )
+    assert isinstance(vocabulary(3), LiftedVocabulary) and isinstance(color_vocabulary(3), LiftedVocabulary)
+    assert isinstance(vocabulary(3, "pixel"), PixelVocabulary)
     with pytest.raises(ValueError, match="3 groups"):
         color_vocabulary(2)
     with pytest.raises(ValueError, match="at each pixel"):

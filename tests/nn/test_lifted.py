@@ -10,7 +10,7 @@ from lightfast import assert_equivariant
 from lightfast._backends import Form, fit_weight
 from lightfast._backends.tensors import fit_channels
 from lightfast.functional import add_offset, center, group_pool
-from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, Lifted, SqueezeNormAct, lower
+from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, LiftedMap, SqueezeNormAct, lower
 
 
 class Unit(nn.Module):
@@ -83,7 +83,7 @@ def test_the_offset_costs_no_precision():
 def test_a_map_without_its_offset_cannot_be_lowered():
     with pytest.raises(ValueError, match="keep_offset=True"):
         lower(Lift(3, keep_offset=False)(torch.zeros(1, 3)))
-    assert ConvNormAct2d(3, 3, 1)(Lifted(torch.randn(2, 3, 2, 2), None)).offset is None
+    assert ConvNormAct2d(3, 3, 1)(LiftedMap(torch.randn(2, 3, 2, 2), None)).offset is None
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -112,7 +112,7 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
 @pytest.mark.parametrize("channels", [3, 5, 7, 12, 16])
 def test_maps_of_other_features_are_refused(channels):
     def made(features):
-        return Lifted(torch.randn(2, features, 2, 2), None)
+        return LiftedMap(torch.randn(2, features, 2, 2), None)
 
     with pytest.raises(ValueError, match=f"9 features, but got one of {channels}"):
         ConvNormAct2d(3, 9, 1)(made(3), made(channels))

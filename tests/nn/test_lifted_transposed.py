@@ -6,7 +6,7 @@ from torch import nn
 
 from lightfast._equivariance import assert_equivariant
 from lightfast.functional import center, group_pool
-from lightfast.nn import ConvTransposeNormAct2d, LeakyReLU, Lift, Lifted, SqueezeNormAct, lower
+from lightfast.nn import ConvTransposeNormAct2d, LeakyReLU, Lift, LiftedMap, SqueezeNormAct, lower
 
 
 class Alone(nn.Module):
@@ -59,7 +59,7 @@ def test_a_unit_follows_offsets_up_to_the_border(name, training, constrained):
 @pytest.mark.parametrize("name", UNITS)
 def test_channels_last_weights_compute_the_same(name):
     make, shape = UNITS[name]
-    unit, x = make().double().eval(), Lifted(torch.randn(shape, dtype=torch.float64), None)
+    unit, x = make().double().eval(), LiftedMap(torch.randn(shape, dtype=torch.float64), None)
     plain = unit(x).map
     torch.testing.assert_close(unit.to(memory_format=torch.channels_last)(x).map, plain)
 
@@ -70,13 +70,13 @@ def test_gradients_are_those_of_finite_differences(name):
     unit = make().double()
     tensors = [torch.randn(shape, dtype=torch.float64), *(parameter.detach() for parameter in unit.parameters())]
     directions = [torch.randn_like(tensor) for tensor in tensors]
-    weight = torch.randn_like(unit(Lifted(tensors[0], None)).map)
+    weight = torch.randn_like(unit(LiftedMap(tensors[0], None)).map)
     names = [name for name, _ in unit.named_parameters()]
 
     def loss(step):
         moved = [tensor + step * direction for tensor, direction in zip(tensors, directions, strict=True)]
         state = dict(zip(names, moved[1:], strict=True))
-        return (torch.func.functional_call(unit, state, (Lifted(moved[0], None),)).map * weight).sum()
+        return (torch.func.functional_call(unit, state, (LiftedMap(moved[0], None),)).map * weight).sum()
 
     step = torch.zeros((), dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(loss(step), step)
@@ -89,8 +89,8 @@ def test_low_precision_keeps_large_offsets():
     make, shape = UNITS["up"]
     unit, z = make().eval(), torch.randn(shape)
     with torch.autocast("cpu", torch.bfloat16):
-        low = unit(Lifted(z, torch.full((3, 3), 100.0)))
-    high = unit(Lifted(z, torch.full((3, 3), 100.0)))
+        low = unit(LiftedMap(z, torch.full((3, 3), 100.0)))
+    high = unit(LiftedMap(z, torch.full((3, 3), 100.0)))
     torch.testing.assert_close(low.map.float(), high.map, atol=0.1, rtol=0.05)
     torch.testing.assert_close(low.offset, high.offset, atol=0.05, rtol=0)
 

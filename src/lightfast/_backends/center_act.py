@@ -22,8 +22,6 @@ from lightfast._backends.reference import Reference, group_mean, means
 from lightfast._backends.tensors import is_last, observed, wants_gradient, working_dtype
 from lightfast.functional import statistics_dtype
 
-__all__ = ["center_act", "center_relu_halve", "center_subsample", "join_average"]
-
 
 def center_act(
     u: Tensor,
@@ -54,25 +52,13 @@ def center_act(
     if observed(u):
         # A compiler differentiates and fuses the plain operations by itself, and transforms know no others.
         return REFERENCE.center(u, bias, offset, what, slope, cut)
-    backend = backend_of(u)
-    if u.dim() == 2:
-        z, level = _centered(backend, u[..., None, None], bias, offset, what, slope, cut)
-        return z.flatten(1), level
-    return _centered(backend, u, bias, offset, what, slope, cut)
-
-
-def _centered(
-    backend: Reference,
-    u: Tensor,
-    bias: Tensor | None,
-    offset: Tensor | None,
-    what: Features,
-    slope: float,
-    cut: bool,
-) -> tuple[Tensor, Tensor]:
+    backend, are_rows = backend_of(u), u.dim() == 2
+    u = u[..., None, None] if are_rows else u
     if wants_gradient(u, bias, offset):
-        return _CenterAct.apply(backend, u, bias, offset, what, slope, cut)
-    return backend.center(u, bias, offset, what, slope, cut)
+        z, level = _CenterAct.apply(backend, u, bias, offset, what, slope, cut)
+    else:
+        z, level = backend.center(u, bias, offset, what, slope, cut)
+    return z.flatten(1) if are_rows else z, level
 
 
 def center_relu_halve(

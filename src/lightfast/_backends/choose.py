@@ -10,8 +10,6 @@ from lightfast._backends.native.backend import Native
 from lightfast._backends.reference import Reference
 from lightfast._backends.triton.backend import Triton
 
-__all__ = ["REFERENCE", "backend_of"]
-
 REFERENCE = Reference()
 
 _BACKENDS: dict[str, Reference] = {

@@ -12,8 +12,6 @@ from lightfast._groups import Groups
 from lightfast.functional import Constraint as Taps
 from lightfast.functional import project_weight
 
-__all__ = ["Constraint", "Form", "project_phases"]
-
 
 class Form(NamedTuple):
     """What a weight is like: its shape with idle channels, its precision, and its memory format."""

@@ -29,17 +29,6 @@ from lightfast._backends.tensors import (
 from lightfast._backends.weights import WeightCache, is_captured
 from lightfast.functional import add_offset, group_pool
 
-__all__ = [
-    "Convolved",
-    "applied_weight",
-    "convolve",
-    "exact_linear",
-    "from_pixel",
-    "linear",
-    "to_pixel",
-    "without_saving",
-]
-
 _HALF = (torch.bfloat16, torch.float16)
 
 

@@ -31,8 +31,6 @@ from lightfast._backends.operators import (
 from lightfast._backends.reference import Reference
 from lightfast._backends.tensors import fit_channels, observed, wants_gradient
 
-__all__ = ["infer_folded", "norm_act"]
-
 
 def norm_act(operands: Operands, tracked: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The formula above: `z` like `u`, and the offset `φ(u + b) + φ(y)` (N, g) to be added to the map's own.
@@ -86,5 +84,5 @@ class _NormAct(torch.autograd.Function):
         dz, d_offset = grads
         backend = REFERENCE if dz is not None and observed(dz) else ctx.backend
         saved = Saved(*ctx.saved_tensors)
-        found = backend.norm_act_backward(dz, d_offset, saved, ctx.options, ctx.statistics)
-        return None, None, *found, None, None, None
+        gradients = backend.norm_act_backward(dz, d_offset, saved, ctx.options, ctx.statistics)
+        return None, None, *gradients, None, None, None

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Features", "Folded", "Gradients", "Norm", "NormActOptions", "Operands", "Saved", "Statistics"]
-
 
 class Features(NamedTuple):
     """What a map's first channels are: so many features in `groups` equal contiguous runs; idle channels follow."""

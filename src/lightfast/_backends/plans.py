@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from lightfast._backends.operands import Folded
 from lightfast._backends.weights import WeightCache
 
-__all__ = ["Plans", "UnitPlans", "parts_of"]
-
 _Plan = TypeVar("_Plan")
 _MOST = 4096
 

@@ -18,8 +18,6 @@ from lightfast._backends.operators import fit_weight_operator, wants_weight_oper
 from lightfast._backends.reference import Reference
 from lightfast._backends.tensors import layout_of, observed
 
-__all__ = ["fit_weight"]
-
 
 def fit_weight(weight: Tensor, constraint: Constraint | None, form: Form) -> Tensor:
     """The weight projected onto the constraint, if there is one, in this form; itself where there is nothing to do.

@@ -8,6 +8,7 @@ compilers, exports and transforms, which want to see each operation, are given t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +21,6 @@ from lightfast._backends.operands import Features, Folded, Gradients, Norm, Norm
 from lightfast._backends.plans import UnitPlans
 from lightfast._backends.tensors import fit_channels, is_last, over, without_idle
 from lightfast.functional import add_offset, statistics_dtype
-
-__all__ = ["Reference"]
 
 
 class _Coefficients(NamedTuple):
@@ -75,22 +74,22 @@ class Reference:
 
     def norm_act_forward(self, operands: Operands, tracked: Tensor | None = None) -> tuple[Saved, Tensor]:
         """`z` with what the backward pass needs, and the offset; in training, running statistics and count move on."""
-        z, found, mean = self.normalize(operands)
-        of_images = torch.stack([mean, found.deviation])
-        var = _unbiased(found.var, operands)
-        of_features = torch.stack([found.scale, found.inverse, found.mean, var])
+        z, coefficients, mean = self.normalize(operands)
+        of_images = torch.stack([mean, coefficients.deviation])
+        var = _unbiased(coefficients.var, operands)
+        of_features = torch.stack([coefficients.scale, coefficients.inverse, coefficients.mean, var])
         if operands.statistics.training:
-            update(operands.statistics, found.mean, var, tracked)
+            update(operands.statistics, coefficients.mean, var, tracked)
         u = without_idle(operands.u, len(operands.weight))
         z = fit_channels(z, operands.u.shape[1])
-        return Saved(u, z, of_images, of_features, *operands[2:5]), found.offset
+        return Saved(u, z, of_images, of_features, *operands[2:5]), coefficients.offset
 
     def norm_act_plain(self, operands: Operands, tracked: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`z` and the offset in operations of torch, whose gradients are torch's own."""
-        z, found, _ = self.normalize(operands)
+        z, coefficients, _ = self.normalize(operands)
         if operands.statistics.training:
-            update(operands.statistics, found.mean, _unbiased(found.var, operands), tracked)
-        return fit_channels(z, operands.u.shape[1]), found.offset
+            update(operands.statistics, coefficients.mean, _unbiased(coefficients.var, operands), tracked)
+        return fit_channels(z, operands.u.shape[1]), coefficients.offset
 
     def normalize(self, operands: Operands) -> tuple[Tensor, _Coefficients, Tensor]:
         """`z` without idle channels, the coefficients, and the mean (N, C) of `u`."""
@@ -99,9 +98,11 @@ class Reference:
         shortcut = None if shortcut is None else self.like(without_idle(shortcut, len(weight)), u)
         mean, var, shortcut_mean = self.moments(u, shortcut)
         biased = mean if pre_bias is None else mean + pre_bias.to(mean.dtype)
-        found = _coefficients(biased, var, shortcut_mean, weight, bias, statistics, groups)
-        shift = found.shift if pre_bias is None else found.shift + found.scale * pre_bias.to(mean.dtype)
-        return self.apply(u, shortcut, found.scale, shift, slope), found, mean
+        coefficients = _coefficients(biased, var, shortcut_mean, weight, bias, statistics, groups)
+        shift = coefficients.shift
+        if pre_bias is not None:
+            shift = shift + coefficients.scale * pre_bias.to(mean.dtype)
+        return self.apply(u, shortcut, coefficients.scale, shift, slope), coefficients, mean
 
     def norm_act_backward(
         self, dz: Tensor | None, d_offset: Tensor | None, saved: Saved, options: NormActOptions, statistics: Statistics
@@ -135,7 +136,7 @@ class Reference:
         dc_mean = scale * (d_mean - k1) - slant * deviation
         center = spread(group_mean(dc_mean, groups), features) - lift
         constant = scale * (level - k1) - slant * (deviation - mean) - center
-        du, ds = self.backward_apply(dz, z, u, scale, slant, constant, centering, slope, has_shortcut)
+        du, ds = self.backward_apply(dz, z, u, (scale, slant, constant, centering), slope, has_shortcut)
         d_pre_bias = None if pre_bias is None else ((dc_mean - center).sum(0) * per_image).to(pre_bias.dtype)
         ds = None if ds is None else fit_channels(ds, channels)
         du = fit_channels(du, channels)
@@ -215,18 +216,13 @@ class Reference:
         return dq.mean(positions), (dq * (u.to(mean.dtype) - over(mean, u))).mean(positions)
 
     def backward_apply(
-        self,
-        dz: Tensor,
-        z: Tensor,
-        u: Tensor,
-        scale: Tensor,
-        slant: Tensor,
-        constant: Tensor,
-        centering: Tensor,
-        slope: float,
-        with_shortcut: bool,
+        self, dz: Tensor, z: Tensor, u: Tensor, coefficients: Sequence[Tensor], slope: float, with_shortcut: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """`scale dq - slant u + constant`, and `dq + centering` for the shortcut."""
+        """`scale dq - slant u + constant`, and `dq + centering` for the shortcut; the coefficients are in this order.
+
+        The first two are (C,), the others (N, C).
+        """
+        scale, slant, constant, centering = coefficients
         dq = through_activation(dz, z, slope)
         du = torch.addcmul(over(constant, u), dq, over(scale, u)).sub_(over(slant, u) * u).to(u.dtype)
         return du, (dq + over(centering, u)).to(u.dtype) if with_shortcut else None

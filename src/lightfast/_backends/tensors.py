@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,33 +11,7 @@ from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-__all__ = [
-    "are_rows",
-    "exported",
-    "fit_channels",
-    "is_last",
-    "known_to_compilers",
-    "layout_of",
-    "observed",
-    "over",
-    "transformed",
-    "wants_gradient",
-    "without_autocast",
-    "without_idle",
-    "working_dtype",
-]
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def known_to_compilers(function: _Function) -> _Function:
-    """Let compilers call a function while they compile and take its answer for a constant.
-
-    It is `torch.compiler.assume_constant_result` by the mark that this leaves: the decorator itself would import the
-    compiler, which takes a second.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
+from lightfast._compilers import known_to_compilers
 
 
 @known_to_compilers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +21,6 @@ from lightfast._backends.operands import Features, Folded, Gradients, Norm, Oper
 from lightfast._backends.reference import Reference
 from lightfast._backends.tensors import fit_channels
 from lightfast._groups import Groups
-
-__all__ = ["EVERY_KIND", "FEW_KINDS", "Check", "Kind", "checks", "verdict", "verdict_on_passes"]
 
 _TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-9}
 _LAYOUTS = (torch.contiguous_format, torch.channels_last)
@@ -137,72 +136,59 @@ class _Maps(NamedTuple):
 
 
 def _of_maps(maps: _Maps) -> Iterator[Check]:
-    kind, case, exact = maps.kind, str(maps.kind), torch.float32
-    n, dtype, last = kind.features, kind.dtype, kind.layout == torch.channels_last
-    what = Features(n, _GROUPS)
+    kind, case = maps.kind, str(maps.kind)
+    dtype, last = kind.dtype, kind.layout == torch.channels_last
+    what = Features(kind.features, _GROUPS)
     u, s, dz, z = maps.map(), maps.map(), maps.map(), maps.map()
-    mean, shift, constant, centering = maps.rows(4, 3, n)
-    scale, slant, bias, spread = maps.rows(4, n)
+    mean, shift, constant, centering = maps.rows(4, 3, kind.features)
+    scale, slant, bias, spread = maps.rows(4, kind.features)
     d_level = maps.rows(3, _GROUPS)
     norm = Norm(scale, bias, slant, spread.square() + 0.5, 1e-5)
     folded = Folded(scale, bias, 1 / (scale.abs() + 0.5), scale)
-    for k, has_shortcut in kind.variants:
-        added = s if has_shortcut else None
 
-        def moments(by: Reference, as_: Widen, s: Tensor | None = added) -> Any:
-            return by.moments(as_(u), None if s is None else as_(s))
+    def of_variant(slope: float, has_shortcut: bool) -> Iterator[Check]:
+        def added(widen: Widen) -> Tensor | None:
+            return widen(s) if has_shortcut else None
 
-        def apply(by: Reference, as_: Widen, k: float = k, s: Tensor | None = added) -> Any:
-            return by.apply(as_(u), None if s is None else as_(s), scale, shift, k)
+        def check(operation: str, compute: Callable[[Reference, Widen], Any], to: torch.dtype = dtype) -> Check:
+            return Check(operation, case, compute, to)
 
-        def backward_moments(by: Reference, as_: Widen, k: float = k) -> Any:
-            return by.backward_moments(as_(dz), as_(z), as_(u), mean, k)
-
-        def backward_apply(by: Reference, as_: Widen, k: float = k, has: bool = added is not None) -> Any:
-            return by.backward_apply(as_(dz), as_(z), as_(u), scale, slant, constant, centering, k, has)
-
-        def infer(by: Reference, as_: Widen, k: float = k, s: Tensor | None = added) -> Any:
-            return by.infer(as_(u), None if s is None else as_(s), slant, norm, what, k)
-
-        def infer_folded(by: Reference, as_: Widen, k: float = k, s: Tensor | None = added) -> Any:
-            return by.infer(as_(u), None if s is None else as_(s), None, folded, what, k)
-
-        def center(by: Reference, as_: Widen, k: float = k) -> Any:
-            return by.center(as_(u), None, None, what, k, False)
-
-        def center_backward(by: Reference, as_: Widen, k: float = k) -> Any:
-            return by.center_backward(as_(dz), as_(z), d_level, u.shape, last, None, what, k)
-
-        def norm_act(by: Reference, as_: Widen, k: float = k, s: Tensor | None = added) -> Any:
-            return _normalized(by, as_(u), None if s is None else as_(s), norm, k)
-
-        def norm_act_backward(by: Reference, as_: Widen, k: float = k, s: Tensor | None = added) -> Any:
-            given = as_(u), None if s is None else as_(s), norm, k
-            return _normalized_back(by, as_(dz), d_level, *given)
-
-        if maps.channels == n:
+        if maps.channels == kind.features:
             # The passes that `norm_act` is made of, where they are functions of their own.
-            yield Check("moments", case, moments, exact)
-            yield Check("apply", case, apply, dtype)
-            yield Check("backward_moments", case, backward_moments, exact)
-            yield Check("backward_apply", case, backward_apply, dtype)
-        yield Check("norm_act", case, norm_act, dtype)
-        yield Check("norm_act_backward", case, norm_act_backward, dtype)
-        yield Check("infer", case, infer, dtype)
-        yield Check("infer", case, infer_folded, dtype)
-        yield Check("center", case, center, dtype)
-        yield Check("center_backward", case, center_backward, dtype)
+            coefficients = (scale, slant, constant, centering)
+            yield check("moments", lambda by, w: by.moments(w(u), added(w)), torch.float32)
+            yield check("apply", lambda by, w: by.apply(w(u), added(w), scale, shift, slope))
+            yield check(
+                "backward_moments", lambda by, w: by.backward_moments(w(dz), w(z), w(u), mean, slope), torch.float32
+            )
+            yield check(
+                "backward_apply", lambda by, w: by.backward_apply(w(dz), w(z), w(u), coefficients, slope, has_shortcut)
+            )
+        yield check("norm_act", lambda by, w: _normalized(by, w(u), added(w), norm, slope))
+        yield check(
+            "norm_act_backward", lambda by, w: _normalized_back(by, w(dz), d_level, w(u), added(w), norm, slope)
+        )
+        yield check("infer", lambda by, w: by.infer(w(u), added(w), slant, norm, what, slope))
+        yield check("infer", lambda by, w: by.infer(w(u), added(w), None, folded, what, slope))
+        yield check("center", lambda by, w: by.center(w(u), None, None, what, slope, False))
+        yield check(
+            "center_backward",
+            lambda by, w: by.center_backward(w(dz), w(z), d_level, u.shape, last, None, what, slope),
+        )
+
+    for variant in kind.variants:
+        yield from of_variant(*variant)
     small, images = maps.map(halved=True), maps.image()
     places = torch.randint(0, 5, small.shape, device="cpu").to(maps.device, torch.uint8)
     places = places.contiguous(memory_format=kind.layout)
-    yield Check("halve", case, lambda by, as_: _halved(by, as_(u), what), dtype)
+    yield Check("halve", case, lambda by, w: _halved(by, w(u), what), dtype)
     yield Check(
         "halve_backward",
         case,
-        lambda by, as_: by.halve_backward(as_(small), places, d_level, u.shape, last, None, what),
+        lambda by, w: by.halve_backward(w(small), places, d_level, u.shape, last, None, what),
         dtype,
     )
-    yield Check("join", case, lambda by, as_: _joined(by, images, as_(u).dtype), dtype)
+    yield Check("join", case, lambda by, w: _joined(by, images, w(u).dtype), dtype)
 
 
 def _normalized(
@@ -261,24 +247,19 @@ def _of_weights(device: torch.device) -> Iterator[Check]:
             case = f"a weight {shape} in {str(dtype).removeprefix('torch.')}"
             form = Form.of(weight, dtype)
 
-            def fit(
-                by: Reference,
-                _: Widen,
-                w: Tensor = weight,
-                c: Constraint = constraint,
-                f: Form = form,
-                k: bool = wanted,
-            ) -> Any:
-                return by.fit_weight(w, c, f, k)
-
+            fit = partial(_fitted, weight=weight, constraint=constraint, form=form, wanted=wanted)
             yield Check(operation, case, fit, dtype)
+
+
+def _fitted(by: Reference, _: Widen, weight: Tensor, constraint: Constraint, form: Form, wanted: bool) -> Tensor:
+    return by.fit_weight(weight, constraint, form, wanted)
 
 
 def _difference(check: Check, backend: Reference, reference: Reference) -> str | None:
     """How what a backend computes differs from the reference in float32, or None if it does not."""
-    found = _flat(check.compute(backend, lambda x: x))
+    computed = _flat(check.compute(backend, lambda x: x))
     wanted = _flat(check.compute(reference, Tensor.float))
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(computed, wanted, strict=True):
         if one.shape != other.shape:
             return f"expected a tensor of shape {tuple(other.shape)}, but it gave {tuple(one.shape)}"
         error = (one.double() - other.double()).abs()

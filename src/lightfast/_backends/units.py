@@ -18,8 +18,6 @@ from lightfast._backends.operands import Folded, Operands, Statistics
 from lightfast._backends.plans import UnitPlans
 from lightfast._backends.tensors import observed
 
-__all__ = ["conv_norm_act"]
-
 
 def conv_norm_act(
     z: Tensor,
@@ -44,9 +42,9 @@ def conv_norm_act(
         share: the mean of a tensor over all processes that train together.
     """
     if share is None and not observed(z):
-        found = backend_of(z).unit(z, shortcut, conv, norm, groups, slope, plans)
-        if found is not None:
-            return found
+        done = backend_of(z).unit(z, shortcut, conv, norm, groups, slope, plans)
+        if done is not None:
+            return done
     if isinstance(norm, Folded):
         u, bias, _ = convolve(z, conv, groups, with_bias=True, cache=plans.weights)
         return infer_folded(u, shortcut, bias, norm, groups, slope)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
-__all__ = ["WeightCache", "is_captured", "may_be_kept"]
-
 
 class _Kept(NamedTuple):
     """Tensors made of a weight, by how they were made, and what tells whether it is still that weight.

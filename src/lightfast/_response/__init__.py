@@ -4,10 +4,10 @@ For a value `y` computed from `x`, `y(x + G Δ) = y(x) + R Δ`, where each image
 operation's output from that of its inputs, for all inputs and all offsets, or says why there is none.
 """
 
-from lightfast._response._interpret import Step, interpret
-from lightfast._response._kinds import Description, Kind, describe
-from lightfast._response._rules import RULES, apply
-from lightfast._response._value import Constant, Lost, NoResponse, Response, Space, Value
+from lightfast._response.interpreter import Step, interpret
+from lightfast._response.kinds import Description, Kind, describe
+from lightfast._response.rules import RULES, apply
+from lightfast._response.value import Constant, Lost, NoResponse, Response, Space, Value
 
 __all__ = [
     "RULES",

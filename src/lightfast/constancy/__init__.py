@@ -4,11 +4,11 @@ An estimator takes linear images (N, 3, H, W) and an optional `mask` (N, 1, H, W
 gives illuminants (N, 3) of norm 1. :func:`correct` divides them out.
 """
 
+from lightfast.constancy._classical import CLASSICAL
 from lightfast.constancy._correct import correct
 from lightfast.constancy._edges import gray_edge, max_rgb, principal_color, white_patch
+from lightfast.constancy._quasi_unsupervised import NeutralTask, QuasiUnsupervised
 from lightfast.constancy._statistics import gray_world, shades_of_gray
-from lightfast.constancy.classical import CLASSICAL
-from lightfast.constancy.quasi_unsupervised import NeutralTask, QuasiUnsupervised
 
 __all__ = [
     "CLASSICAL",

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from lightfast.light import von_kries
 
-__all__ = ["correct"]
-
 # Where an estimate says that there is no light at all in a channel, there is nothing to amplify but noise.
 _DARKEST = 1e-4
 

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from lightfast.constancy._statistics import check_images, shades_of_gray, unit
 
-__all__ = ["gray_edge", "max_rgb", "principal_color", "white_patch"]
-
 
 def white_patch(linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
     """White patch (Land 1977): the largest value of each channel is the light. Shapes as :func:`max_rgb`.

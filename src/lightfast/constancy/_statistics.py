@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gray_world", "shades_of_gray", "unit"]
-
 
 def gray_world(linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
     """Gray world (Buchsbaum 1980): the mean color of an image is the color of its light.

@@ -7,14 +7,14 @@ from typing import Any
 from torch import nn
 
 from lightfast.functional import Scope
-from lightfast.models.cerberus import Cerberus, LocalCerberus
-from lightfast.models.chroma_histogram import ChromaHistogram
-from lightfast.models.color_statistics import ColorStatistics
-from lightfast.models.context_encoder import ContextEncoder
-from lightfast.models.resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
-from lightfast.models.resnet9 import ResNet9
-from lightfast.models.spectral import SpectralNet
-from lightfast.models.vocabulary import vocabulary
+from lightfast.models._cerberus import Cerberus, LocalCerberus
+from lightfast.models._chroma_histogram import ChromaHistogram
+from lightfast.models._color_statistics import ColorStatistics
+from lightfast.models._context_encoder import ContextEncoder
+from lightfast.models._resnet import IMAGENET_LAYERS, CifarResNet, ImageNetResNet
+from lightfast.models._resnet9 import ResNet9
+from lightfast.models._spectral import SpectralNet
+from lightfast.models._vocabulary import vocabulary
 
 __all__ = ["create", "names"]
 
@@ -59,7 +59,7 @@ def create(
         constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
             image a network is as equivariant without, and fits its data better (see docs/recognition.md).
         options: more arguments of networks that estimate light or fill holes, which pool over the image, and of
-            `spectral` (see :class:`~lightfast.models.spectral.SpectralNet`).
+            `spectral` (see :class:`~lightfast.models._spectral.SpectralNet`).
 
     Returns:
         A module from (N, 3, H, W) to scores (N, classes). Those of an equivariant network do not change with offsets.

@@ -27,7 +27,7 @@ from lightfast.nn._combine import AffineCombination, Residual
 from lightfast.nn._conv import Conv1d, Conv2d, Conv3d
 from lightfast.nn._dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from lightfast.nn._group_dropout import GroupDropout, GroupFill
-from lightfast.nn._lifted import ConvNormAct2d, ConvTransposeNormAct2d, Lift, Lifted, SqueezeNormAct, lower
+from lightfast.nn._lifted import ConvNormAct2d, ConvTransposeNormAct2d, Lift, LiftedMap, SqueezeNormAct, lower
 from lightfast.nn._linear import Linear
 from lightfast.nn._norm import (
     BatchNorm1d,
@@ -39,8 +39,7 @@ from lightfast.nn._norm import (
     InstanceNorm3d,
     LayerNorm,
 )
-from lightfast.nn._pooling import AvgPool1d, AvgPool2d, AvgPool3d
-from lightfast.nn._resize import PixelShuffle
+from lightfast.nn._resize import AvgPool1d, AvgPool2d, AvgPool3d, PixelShuffle
 from lightfast.nn._transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __all__ = [
@@ -85,7 +84,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Lift",
-    "Lifted",
+    "LiftedMap",
     "Linear",
     "MaxPool1d",
     "MaxPool2d",

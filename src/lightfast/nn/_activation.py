@@ -9,8 +9,6 @@ from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast.functional import combine_offset
 from lightfast.nn._adapter import Adapted
 
-__all__ = ["ELU", "GELU", "Hardswish", "LeakyReLU", "Maxout", "PReLU", "ReLU", "SiLU", "Sigmoid", "Tanh"]
-
 
 class ReLU(Adapted, nn.ReLU):
     """`max(x, G φ(x))`, which is `relu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
@@ -28,7 +26,7 @@ class LeakyReLU(Adapted, nn.LeakyReLU):
 
 
 class PReLU(Adapted, nn.PReLU):
-    """`prelu(x - G φ(x)) + G φ(x)`, with a learned slope, shared or one a feature. Shapes: (N, m, ...), unchanged."""
+    """`prelu(x - G φ(x)) + G φ(x)`, with a learned slope, shared or one per feature. Shapes: (N, m, ...), unchanged."""
 
 
 class ELU(Adapted, nn.ELU):

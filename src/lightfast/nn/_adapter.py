@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from lightfast._groups import Groups, GroupSpec, group_count, resolve
 from lightfast.functional import PoolKind, Scope, add_offset, group_pool
 
-__all__ = ["Adapted", "Adapter", "GroupPool"]
-
 
 class GroupPool(nn.Module):
-    """Group pooling `φ`, one number a group, with `φ(x + G Δ) = φ(x) + Δ`: see :func:`lightfast.functional.group_pool`.
+    """Group pooling `φ`, one number per group, with `φ(x + G Δ) = φ(x) + Δ`: :func:`~lightfast.functional.group_pool`.
 
     Args:
         kind: `mean`, `max`, `min`, or `linear` with learned coefficients that sum to 1 in each group.
@@ -176,7 +174,7 @@ def _features(offset_groups: GroupSpec, num_features: int | None) -> int:
         return num_features
     if isinstance(offset_groups, Groups):
         return offset_groups.features
-    raise ValueError("linear group pooling has a coefficient a feature: say how many with num_features=")
+    raise ValueError("linear group pooling has a coefficient per feature: say how many with num_features=")
 
 
 def as_pool(pool: PoolKind | GroupPool, scope: Scope, offset_groups: GroupSpec, dim: int) -> GroupPool:

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from lightfast._groups import GroupSpec, resolve
 from lightfast.functional import add_offset, group_pool
 
-__all__ = ["MultiheadAttention"]
-
 
 class MultiheadAttention(nn.MultiheadAttention):
     """Multi-head self-attention in adapter form: `attention(x - G φ(x)) + G φ(x)`, with `φ` over all tokens.

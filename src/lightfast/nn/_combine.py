@@ -12,8 +12,6 @@ from lightfast._groups import GroupSpec
 from lightfast.functional import PoolKind, Scope, add_offset
 from lightfast.nn._adapter import GroupPool, as_pool
 
-__all__ = ["AffineCombination", "Residual"]
-
 
 class Residual(nn.Module):
     """`f(x) + s(x) - G φ(s(x))`: of two equivariant maps one is centered, so that the sum moves by `Δ` and not by `2Δ`.

@@ -13,8 +13,6 @@ from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast.functional import Constraint as Taps
 from lightfast.functional import check_feasible
 
-__all__ = ["Constrained", "InOutGroups"]
-
 InOutGroups: TypeAlias = GroupSpec | tuple[GroupSpec, GroupSpec]
 """One specification for input and output alike, or (input, output)."""
 

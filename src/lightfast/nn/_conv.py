@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,9 +13,22 @@ from lightfast._backends import applied_weight, without_saving
 from lightfast._groups import check_features
 from lightfast.functional import Constraint, add_offset, group_pool
 from lightfast.nn._constrained import Constrained, InOutGroups
-from lightfast.nn._padding import PADDING_MODES, pad, refuse_zero_padding
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d"]
+PADDING_MODES = ("replicate", "reflect", "circular", "mean")
+"""The border repeats, mirrors or wraps the map, or holds the group's mean; it never holds a constant."""
+
+
+def pad(x: Tensor, amounts: Sequence[int], mode: str) -> Tensor:
+    """Pad the last axes by `amounts`, in the order of `torch.nn.functional.pad`: last axis first, before and after."""
+    if mode != "replicate" or not torch.compiler.is_compiling():
+        return F.pad(x, list(amounts), mode)
+    # The replicate padding of torch crashes in the compiled backward pass; an index does not.
+    for axis, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+        if before or after:
+            size = x.shape[-1 - axis]
+            index = torch.arange(-before, size + after, device=x.device).clamp(0, size - 1)
+            x = x.index_select(x.dim() - 1 - axis, index)
+    return x
 
 
 class _Conv(Constrained):
@@ -69,7 +83,10 @@ class _Conv(Constrained):
         )
         self.padding_mode = padding_mode
         if padding_mode == "zeros" and self._pads():
-            raise refuse_zero_padding(type(self).__name__)
+            raise ValueError(
+                f"{type(self).__name__} would pad an equivariant map with zeros, which do not follow an offset: use "
+                f"padding_mode {', '.join(map(repr, PADDING_MODES))}"
+            )
         self._constrain(offset_groups, in_channels, out_channels, groups, constraint)
 
     def _pads(self) -> bool:

@@ -6,8 +6,6 @@ from torch import Tensor, nn
 
 from lightfast.nn._adapter import Adapted
 
-__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
-
 
 class _Dropout(Adapted):
     def forward(self, input: Tensor) -> Tensor:

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from lightfast._groups import GroupSpec, group_count
 from lightfast.functional import group_pool, spread
 
-__all__ = ["GroupDropout", "GroupFill"]
-
 
 class GroupDropout(nn.Module):
     """Drop whole groups of features in training: all of a dropped group falls to the group's mean over the image.

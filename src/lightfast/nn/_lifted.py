@@ -10,7 +10,7 @@ faster.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -20,17 +20,8 @@ from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
 from lightfast.nn._transposed import ConvTranspose2d
 
-__all__ = [
-    "ConvNormAct2d",
-    "ConvTransposeNormAct2d",
-    "Lift",
-    "Lifted",
-    "SqueezeNormAct",
-    "lower",
-]
 
-
-class Lifted(NamedTuple):
+class LiftedMap(NamedTuple):
     """An equivariant map `x = z + G o`: `z` (N, m, *positions) does not answer to offsets, `o` (N, g) takes them all.
 
     `o` is None where nobody will ask for it: in a network whose output is invariant. After its first `features`
@@ -42,20 +33,20 @@ class Lifted(NamedTuple):
     features: int | None = None
 
     @classmethod
-    def of(cls, z: Tensor, offset: Tensor | None, features: int) -> Lifted:
+    def of(cls, z: Tensor, offset: Tensor | None, features: int) -> LiftedMap:
         """A map of so many features; what channels there are after them are idle."""
         return cls(z, offset, features if z.shape[1] > features else None)
 
     def map_of(self, features: int) -> Tensor:
         """The map, which must have so many features: idle channels would hide that it has others."""
-        found = self.map.shape[1] if self.features is None else self.features
-        if found != features:
-            raise ValueError(f"expected a map of {features} features, but got one of {found}")
+        own = self.map.shape[1] if self.features is None else self.features
+        if own != features:
+            raise ValueError(f"expected a map of {features} features, but got one of {own}")
         return self.map
 
-    def moved(self, z: Tensor, offset: Tensor, features: int) -> Lifted:
+    def moved(self, z: Tensor, offset: Tensor, features: int) -> LiftedMap:
         """What a unit makes of this: `z` with so many features, and perhaps idle channels; the offset is added."""
-        return Lifted.of(z, None if self.offset is None else self.offset + offset, features)
+        return LiftedMap.of(z, None if self.offset is None else self.offset + offset, features)
 
 
 class Lift(nn.Module):
@@ -70,12 +61,12 @@ class Lift(nn.Module):
         super().__init__()
         self.offset_groups, self.keep_offset = offset_groups, keep_offset
 
-    def forward(self, x: Tensor) -> Lifted:
+    def forward(self, x: Tensor) -> LiftedMap:
         offset = group_pool(x, self.offset_groups)
-        return Lifted(add_offset(x, -offset, self.offset_groups), offset.flatten(1) if self.keep_offset else None)
+        return LiftedMap(add_offset(x, -offset, self.offset_groups), offset.flatten(1) if self.keep_offset else None)
 
 
-def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
+def lower(x: LiftedMap, offset_groups: int = 3) -> Tensor:
     """The map itself, `z + G o`.
 
     >>> import torch
@@ -87,31 +78,7 @@ def lower(x: Lifted, offset_groups: int = 3) -> Tensor:
     return add_offset(x.map[:, : x.features], x.offset, offset_groups)
 
 
-class _Unit(nn.Module):
-    """What units share: a convolution, batch norm, an optional shortcut, and the activation."""
-
-    conv: Any
-    norm: BatchNorm2d
-    slope: float
-    offset_groups: int
-    share_moments: Callable[[Tensor], Tensor] | None
-
-    def __init__(self, conv: nn.Module, outputs: int, slope: float, offset_groups: int) -> None:
-        super().__init__()
-        self.conv, self.norm = conv, BatchNorm2d(outputs, offset_groups=offset_groups)
-        self.slope, self.offset_groups = slope, offset_groups
-        self.share_moments = None
-        self._plans = UnitPlans()
-
-    def forward(self, x: Lifted, shortcut: Lifted | None = None) -> Lifted:
-        conv = self.conv
-        z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
-        groups, share = self.offset_groups, self.share_moments
-        z, offset = conv_norm_act(z, added, conv, self.norm, groups, self.slope, self._plans, share)
-        return x.moved(z, offset, conv.out_channels)
-
-
-class ConvNormAct2d(_Unit):
+class ConvNormAct2d(nn.Module):
     """Convolution, batch norm, an optional shortcut, and a (leaky) ReLU, on lifted maps: the formula is in `norm_act`.
 
     The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
@@ -131,6 +98,11 @@ class ConvNormAct2d(_Unit):
     Shapes: (N, m, H, W) to (N, n, H, W).
     """
 
+    conv: Any
+    share_moments: Callable[[Tensor], Tensor] | None
+    _constrained: ClassVar[type[nn.Module]] = Conv2d
+    _free: ClassVar[type[nn.Module]] = nn.Conv2d
+
     def __init__(
         self,
         in_channels: int,
@@ -143,16 +115,28 @@ class ConvNormAct2d(_Unit):
         offset_groups: int = 3,
         constrained: bool = True,
     ) -> None:
+        super().__init__()
+        if self._free is nn.ConvTranspose2d and kernel_size % stride:
+            raise ValueError(f"the kernel must be a multiple of the stride, but {kernel_size} is none of {stride}")
         shape = (in_channels, out_channels, kernel_size, stride, padding)
-        conv: nn.Module = (
-            Conv2d(*shape, bias=bias, padding_mode="mean", offset_groups=offset_groups)
-            if constrained
-            else nn.Conv2d(*shape, bias=bias)
-        )
-        super().__init__(conv, out_channels, slope, offset_groups)
+        if constrained:
+            self.conv = self._constrained(*shape, bias=bias, padding_mode="mean", offset_groups=offset_groups)
+        else:
+            self.conv = self._free(*shape, bias=bias)
+        self.norm = BatchNorm2d(out_channels, offset_groups=offset_groups)
+        self.slope, self.offset_groups = slope, offset_groups
+        self.share_moments = None
+        self._plans = UnitPlans()
+
+    def forward(self, x: LiftedMap, shortcut: LiftedMap | None = None) -> LiftedMap:
+        conv = self.conv
+        z, added = x.map_of(conv.in_channels), None if shortcut is None else shortcut.map_of(conv.out_channels)
+        groups, share = self.offset_groups, self.share_moments
+        z, offset = conv_norm_act(z, added, conv, self.norm, groups, self.slope, self._plans, share)
+        return x.moved(z, offset, conv.out_channels)
 
 
-class ConvTransposeNormAct2d(_Unit):
+class ConvTransposeNormAct2d(ConvNormAct2d):
     """Transposed convolution, batch norm and a (leaky) ReLU on lifted maps, as `ConvNormAct2d` for convolutions.
 
     The parts hold the parameters and the state, `conv` and `norm`, and are the layers it equals when run one after
@@ -160,41 +144,16 @@ class ConvTransposeNormAct2d(_Unit):
     output sees one tap, every tap does; it is then computed as the linear layer that it is. Where some taps of a phase
     fall outside the map they see `z = 0`, which is `x = o`: so it is `ConvTranspose2d` with `padding_mode="mean"`.
 
-    Args:
-        in_channels: m.
-        out_channels: n.
-        kernel_size: a multiple of `stride`; so are `stride`, `padding` and `bias` as in torch.
-        slope: of the activation below the group's mean: 0 for ReLU, 1 for none.
-        offset_groups: a number of equal contiguous runs.
-        constrained: as for `ConvNormAct2d`: whether the weight meets the constraint. It follows offsets without.
+    Args as for `ConvNormAct2d`, with `kernel_size` a multiple of `stride`.
 
     Shapes: (N, m, H, W) to (N, n, H', W').
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int = 0,
-        bias: bool = True,
-        slope: float = 0.0,
-        offset_groups: int = 3,
-        constrained: bool = True,
-    ) -> None:
-        if kernel_size % stride:
-            raise ValueError(f"the kernel must be a multiple of the stride, but {kernel_size} is none of {stride}")
-        shape = (in_channels, out_channels, kernel_size, stride, padding)
-        conv: nn.Module = (
-            ConvTranspose2d(*shape, bias=bias, padding_mode="mean", offset_groups=offset_groups)
-            if constrained
-            else nn.ConvTranspose2d(*shape, bias=bias)
-        )
-        super().__init__(conv, out_channels, slope, offset_groups)
+    _constrained = ConvTranspose2d
+    _free = nn.ConvTranspose2d
 
 
-class SqueezeNormAct(_Unit):
+class SqueezeNormAct(ConvNormAct2d):
     """A convolution of the whole map to a single pixel, batch norm and a (leaky) ReLU, on lifted maps.
 
     `ConvNormAct2d` with a kernel of the size of the map, computed as the linear layer that it is.
@@ -219,6 +178,5 @@ class SqueezeNormAct(_Unit):
         offset_groups: int = 3,
         constrained: bool = True,
     ) -> None:
-        shape = (in_channels, out_channels, kernel_size)
-        conv: nn.Module = Conv2d(*shape, offset_groups=offset_groups) if constrained else nn.Conv2d(*shape)
-        super().__init__(conv, out_channels, slope, offset_groups)
+        options: dict[str, Any] = {"slope": slope, "offset_groups": offset_groups, "constrained": constrained}
+        super().__init__(in_channels, out_channels, kernel_size, **options)

@@ -11,8 +11,6 @@ from lightfast._backends import applied_weight
 from lightfast._groups import check_features
 from lightfast.nn._constrained import Constrained, InOutGroups
 
-__all__ = ["Linear"]
-
 
 class Linear(Constrained, nn.Linear):
     """`y = W x + b` with `W G_m = G_n`; the bias is free.

@@ -9,17 +9,6 @@ from torch import nn
 from lightfast._groups import GroupSpec
 from lightfast.nn._adapter import Adapted
 
-__all__ = [
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "GroupNorm",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "InstanceNorm3d",
-    "LayerNorm",
-]
-
 
 class _FeatureNorm(Adapted):
     """Normalization that knows its number of features."""
@@ -31,21 +20,21 @@ class _FeatureNorm(Adapted):
 
 
 class BatchNorm1d(_FeatureNorm, nn.BatchNorm1d):
-    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift a feature are free.
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift per feature are free.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m) or (N, m, L), unchanged.
     """
 
 
 class BatchNorm2d(_FeatureNorm, nn.BatchNorm2d):
-    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift a feature are free.
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift per feature are free.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m, H, W), unchanged.
     """
 
 
 class BatchNorm3d(_FeatureNorm, nn.BatchNorm3d):
-    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift a feature are free.
+    """`BN(x - G φ(x)) + G φ(x)`: batch statistics of the centered map. Scale and shift per feature are free.
 
     Takes torch's arguments and `offset_groups`, `pool`, `scope`, `dim`. Shapes: (N, m, D, H, W), unchanged.
     """

@@ -12,9 +12,7 @@ from lightfast._backends import applied_weight
 from lightfast._groups import check_features
 from lightfast.functional import Constraint, add_offset, group_pool, tap_phases
 from lightfast.nn._constrained import Constrained, InOutGroups
-from lightfast.nn._padding import pad
-
-__all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+from lightfast.nn._conv import pad
 
 BORDERS = ("replicate", "mean", "zeros")
 

@@ -16,7 +16,7 @@ from lightfast._experiments.inpainting.samples import Sampler
 from lightfast._experiments.inpainting.task import Adversaries, HoleAugmentation, InpaintingTask
 from lightfast._pipelines.inpainter import HoleEncoding, Inpainter, center_mask
 from lightfast.color import linear_to_srgb
-from lightfast.models.context_encoder import ContextDiscriminator
+from lightfast.models._context_encoder import ContextDiscriminator
 
 CPU = torch.device("cpu")
 SMALL = {"base": 3, "bottleneck": 9}

@@ -16,11 +16,10 @@ from lightfast._backends.native import build
 from lightfast._backends.operands import Features, Folded, Norm
 from lightfast._backends.plans import UnitPlans, parts_of
 from lightfast._backends.reference import Reference, centering_gradient, spread
-from lightfast._backends.tensors import are_rows, is_last, known_to_compilers, layout_of, wants_gradient, working_dtype
+from lightfast._backends.tensors import are_rows, is_last, layout_of, wants_gradient, working_dtype
 from lightfast._backends.weights import WeightCache
+from lightfast._compilers import known_to_compilers
 from lightfast.functional import tap_phases
-
-__all__ = ["Native", "Passes", "library"]
 
 _TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 _CONVERSIONS = {(torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)}
@@ -73,8 +72,8 @@ def library() -> build.Library | None:
 
 @cache
 def _passes() -> Passes | None:
-    found = library()
-    return None if found is None else Passes(found.passes, found.refused)
+    built = library()
+    return None if built is None else Passes(built.passes, built.refused)
 
 
 @known_to_compilers
@@ -115,7 +114,11 @@ class Native(Reference):
     name = "C"
 
     def __init__(self, passes: Passes | None = None) -> None:
-        self._given = passes
+        self._own = passes
+
+    @property
+    def passes(self) -> Passes | None:
+        return _passes() if self._own is None else self._own
 
     def has_operators(self, u: Tensor, what: Features) -> bool:
         return u.shape[1] == what.count and _is_known(u) and _available()
@@ -157,7 +160,7 @@ class Native(Reference):
             return self.infer(u, shortcut, bias, Norm(first, second, third, fourth, norm.eps), plan.what, slope)
         if shortcut is not None and (shortcut.dtype != u.dtype or shortcut.stride() != u.stride()):
             shortcut = self.like(shortcut, u)
-        out, offset = torch.empty_like(u), torch.empty(plan.offset, dtype=torch.float32, device="cpu")
+        out, offset = torch.empty_like(u), _room(*plan.offset)
         run(
             u.data_ptr(), None if shortcut is None else shortcut.data_ptr(), first.data_ptr(), second.data_ptr(),
             third.data_ptr(), fourth.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
@@ -187,7 +190,7 @@ class Native(Reference):
         """The passes, if this one of them is to be used on maps like `u`."""
         if not _is_known(u):
             return None
-        passes = _passes() if self._given is None else self._given
+        passes = self.passes
         return None if passes is None or name in passes.refused else passes
 
     def like(self, x: Tensor, u: Tensor) -> Tensor:
@@ -198,8 +201,8 @@ class Native(Reference):
         passes = self._for("moments", u)
         if passes is None:
             return super().moments(u, shortcut)
-        mean, var = _room(u), _room(u)
-        s_mean = None if shortcut is None else _room(u)
+        mean, var = _room(*u.shape[:2]), _room(*u.shape[:2])
+        s_mean = None if shortcut is None else _room(*u.shape[:2])
         passes.run(_variant("moments", u), [u, shortcut, mean, var, s_mean], *_sizes(u))
         return mean, var, s_mean
 
@@ -216,28 +219,18 @@ class Native(Reference):
         passes = self._for("backward_moments", u)
         if passes is None:
             return super().backward_moments(dz, z, u, mean, slope)
-        first, second = _room(u), _room(u)
+        first, second = _room(*u.shape[:2]), _room(*u.shape[:2])
         tensors = [dz, z, u, mean.contiguous(), first, second]
         passes.run(_variant("backward_moments", u), tensors, float(slope), *_sizes(u))
         return first, second
 
     def backward_apply(
-        self,
-        dz: Tensor,
-        z: Tensor,
-        u: Tensor,
-        scale: Tensor,
-        slant: Tensor,
-        constant: Tensor,
-        centering: Tensor,
-        slope: float,
-        with_shortcut: bool,
+        self, dz: Tensor, z: Tensor, u: Tensor, coefficients: Sequence[Tensor], slope: float, with_shortcut: bool
     ) -> tuple[Tensor, Tensor | None]:
         passes = self._for("backward_apply", u)
-        coefficients = [values.contiguous() for values in (scale, slant, constant, centering)]
+        coefficients = [values.contiguous() for values in coefficients]
         if passes is None:
-            scale, slant, constant, centering = coefficients
-            return super().backward_apply(dz, z, u, scale, slant, constant, centering, slope, with_shortcut)
+            return super().backward_apply(dz, z, u, coefficients, slope, with_shortcut)
         du = torch.empty_like(u)
         ds = torch.empty_like(u) if with_shortcut else None
         passes.run(_variant("backward_apply", u), [dz, z, u, *coefficients, du, ds], float(slope), *_sizes(u))
@@ -253,14 +246,13 @@ class Native(Reference):
         slope: float,
     ) -> tuple[Tensor, Tensor]:
         passes = self._for("infer", u)
-        folded = isinstance(norm, Folded)
-        if passes is None or u.shape[1] != what.count or (folded and pre_bias is not None):
-            return super().infer(u, shortcut, pre_bias, norm, what, slope)
-        if not are_rows(norm[:4] if pre_bias is None else (*norm[:4], pre_bias), what.count, u):
+        rows = norm[:4] if pre_bias is None else (*norm[:4], pre_bias)
+        known = u.shape[1] == what.count and (pre_bias is None or isinstance(norm, Norm))
+        if passes is None or not known or not are_rows(rows, what.count, u):
             return super().infer(u, shortcut, pre_bias, norm, what, slope)
         shortcut = None if shortcut is None else self.like(shortcut, u)
-        z, offset = torch.empty_like(u), torch.empty((u.shape[0], what.groups), dtype=torch.float32, device="cpu")
-        if folded:
+        z, offset = torch.empty_like(u), _room(u.shape[0], what.groups)
+        if isinstance(norm, Folded):
             scale, shift, undo, factor = norm
             tensors = [u, shortcut, undo, factor, scale, shift, z, offset]
             passes.run(_variant("infer_folded", u), tensors, float(slope), what.groups, *_sizes(u))
@@ -275,7 +267,7 @@ class Native(Reference):
         passes = self._for("center", u)
         if passes is None or bias is not None or u.shape[1] != what.count:
             return super().center(u, bias, offset, what, slope, cut)
-        z, level = torch.empty_like(u), torch.empty((u.shape[0], what.groups), dtype=torch.float32, device="cpu")
+        z, level = torch.empty_like(u), _room(u.shape[0], what.groups)
         passes.run(_variant("center", u), [u, z, level], float(slope), what.groups, *_sizes(u))
         return z, level if offset is None else offset + level
 
@@ -297,7 +289,7 @@ class Native(Reference):
         mean = self.backward_moments(dz, z, z, nothing, slope)[0]
         constant = spread(centering_gradient(mean, d_level, what.groups, z[0, 0].numel()), z.shape[1])
         ones = torch.ones(z.shape[1], dtype=torch.float32, device="cpu")
-        return self.backward_apply(dz, z, z, ones, nothing[0], constant, constant, slope, False)[0], None
+        return self.backward_apply(dz, z, z, (ones, nothing[0], constant, constant), slope, False)[0], None
 
     def halve(
         self, u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, with_places: bool
@@ -309,7 +301,7 @@ class Native(Reference):
         shape, layout = (images, features, height // 2, width // 2), layout_of(u)
         z = torch.empty(shape, dtype=u.dtype, device="cpu", memory_format=layout)
         places = torch.empty(shape, dtype=torch.uint8, device="cpu", memory_format=layout) if with_places else None
-        level = torch.empty((images, what.groups), dtype=torch.float32, device="cpu")
+        level = _room(images, what.groups)
         passes.run(_variant("halve", u), [u, z, places, level], what.groups, *u.shape)
         return z, level if offset is None else offset + level, places
 
@@ -341,7 +333,7 @@ class Native(Reference):
         count, colors, height, width = images.shape
         shape = (count, 2 * colors, height, width)
         joined = torch.empty(shape, dtype=dtype, device="cpu", memory_format=layout_of(images))
-        offset = torch.empty((count, colors), dtype=torch.float32, device="cpu")
+        offset = _room(count, colors)
         passes.run(_named("join", dtype, is_last(images)), [images, joined, offset], count, height * width)
         return joined, offset
 
@@ -353,13 +345,12 @@ class Native(Reference):
         known = constraint.transposed or constraint.taps == "sum"
         if not known or weight.numel() == 0 or weight.shape[2:].numel() > _MOST_TAPS:
             return False
-        passes = _passes() if self._given is None else self._given
-        return passes is not None and _weight_pass(constraint) not in passes.refused
+        return self.passes is not None and _weight_pass(constraint) not in self.passes.refused
 
     def fit_weight(self, weight: Tensor, constraint: Constraint | None, form: Form, wanted: bool) -> Tensor:
         if constraint is None or not self.takes_weight(weight, constraint, form):
             return super().fit_weight(weight, constraint, form, wanted)
-        passes = _passes() if self._given is None else self._given
+        passes = self.passes
         assert passes is not None
         projected = torch.empty_like(weight, dtype=form.dtype)
         name = f"{_weight_pass(constraint)}_{_TYPES[weight.dtype]}_{_TYPES[form.dtype]}"
@@ -399,9 +390,9 @@ def _is_in_a_row(x: Tensor) -> bool:
     return x.is_contiguous() or is_last(x)
 
 
-def _room(u: Tensor) -> Tensor:
-    """For a number of each feature of each image, whatever torch's default precision and device are."""
-    return torch.empty(u.shape[:2], dtype=torch.float32, device="cpu")
+def _room(*shape: int) -> Tensor:
+    """For numbers of each image, whatever torch's default precision and device are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _sizes(u: Tensor) -> tuple[int, int, int]:

@@ -28,8 +28,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Library", "load", "private_folder", "read_own", "report", "write_whole"]
-
 Verify = Callable[[ctypes.CDLL], Mapping[str, str]]
 
 SOURCES = Path(__file__).parent
@@ -188,14 +186,14 @@ def _digest(*parts: str) -> str:
 def _processor() -> str:
     """What tells processors apart, since the code is for this one alone: of the first core, the others are like it."""
     telling = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU ", "isa", "uarch")
-    found = []
+    lines = []
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
-            if not line.strip() and found:
+            if not line.strip() and lines:
                 break
             if line.startswith(telling):
-                found.append(line)
-    return "".join(found)
+                lines.append(line)
+    return "".join(lines)
 
 
 def _compiler() -> tuple[str, ...] | None:
@@ -432,10 +430,10 @@ def _verified(passes: ctypes.CDLL, verify: Verify) -> dict[str, str]:
         raise _Failure(f"the library could not be verified: {type(error).__name__}: {error}") from error
 
 
-def _verdict(found: object) -> dict[str, str]:
-    if not isinstance(found, Mapping):
-        raise TypeError(f"a verdict is a dictionary, not {found!r}")
-    return {str(operation): str(how) for operation, how in found.items()}
+def _verdict(refused: object) -> dict[str, str]:
+    if not isinstance(refused, Mapping):
+        raise TypeError(f"a verdict is a dictionary, not {refused!r}")
+    return {str(operation): str(how) for operation, how in refused.items()}
 
 
 def _run(command: Sequence[str], seconds: float, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

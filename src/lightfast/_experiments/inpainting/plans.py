@@ -26,7 +26,7 @@ class NetworkKind:
         offset_groups: 3 where it is equivariant.
         color: what it sees.
         constrained: whether an equivariant network's weights meet the paper's constraint.
-        carry: see :class:`lightfast.models.context_encoder.ContextEncoder`.
+        carry: see :class:`lightfast.models._context_encoder.ContextEncoder`.
     """
 
     name: str

@@ -18,7 +18,7 @@ from lightfast._experiments.data.augment import random_flip, random_resized_crop
 from lightfast._experiments.engine import Player
 from lightfast._pipelines.inpainter import CENTER, OVERLAP, SIZE, HoleEncoding, Inpainter, Taken, center_mask
 from lightfast.color import linear_to_srgb
-from lightfast.models.context_encoder import ContextDiscriminator, ContextEncoder
+from lightfast.models._context_encoder import ContextDiscriminator, ContextEncoder
 
 __all__ = ["Adversaries", "HoleAugmentation", "HoleBatch", "InpaintingTask", "discriminator", "start_at_mean"]
 

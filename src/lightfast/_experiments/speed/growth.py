@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles
-from lightfast.nn import ConvNormAct2d, Lifted
+from lightfast.nn import ConvNormAct2d, LiftedMap
 
 __all__ = ["AXES", "Setting", "exponent", "growth"]
 
@@ -105,7 +105,7 @@ class _Ours(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.unit(Lifted(x, None)).map
+        return self.unit(LiftedMap(x, None)).map
 
 
 def _ours(setting: Setting) -> nn.Module:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast import models
-from lightfast.models.resnet import CifarResNet, ImageNetResNet
-from lightfast.models.vocabulary import Conventional, Lifting
+from lightfast.models._resnet import CifarResNet, ImageNetResNet
+from lightfast.models._vocabulary import ConventionalVocabulary, LiftedVocabulary
 
 __all__ = [
     "COMPILED",
@@ -125,11 +125,11 @@ def parse_subject(text: str, device: str) -> list[Subject]:
     return [Subject(name, int(batch), known[0].size)] if batch else known
 
 
-class _SameWidths(Conventional):
+class _SameWidths(ConventionalVocabulary):
     """The conventional vocabulary with the widths of the equivariant one."""
 
     def width(self, features: int) -> int:
-        return Lifting(3).width(features)
+        return LiftedVocabulary(3).width(features)
 
 
 def build(subject: Subject, variant: str) -> nn.Module:

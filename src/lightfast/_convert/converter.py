@@ -1,0 +1,181 @@
+"""From a conventional network to its offset equivariant version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from operator import getitem
+from typing import Any, Literal
+
+from torch import Tensor, fx, nn
+
+from lightfast._certify import Certificate, certify
+from lightfast._convert.graph import operation, plain_graph, propagate
+from lightfast._convert.layers import LINEAR
+from lightfast._convert.regions import plain_nodes, varying_nodes
+from lightfast._convert.report import Conversion
+from lightfast._convert.rewrite import Options, Rewriter
+from lightfast._convert.widths import change_widths
+from lightfast._groups import GroupSpec, resolve
+from lightfast._response import Space
+from lightfast._response.layout import Layout
+from lightfast._tracing import quiet, two_images
+from lightfast.functional import Scope
+
+OutputKind = Literal["auto", "scores", "equivariant"]
+
+
+def convert(
+    model: nn.Module,
+    example_inputs: Tensor | Sequence[Any],
+    offset_groups: GroupSpec = 3,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    keep: str | Iterable[str] = (),
+    widths: Literal["multiple", "keep"] = "multiple",
+    weights: Literal["project", "init"] = "project",
+    output: OutputKind = "auto",
+    padding_mode: str = "replicate",
+    scope: Scope = "image",
+    dim: int = 1,
+) -> nn.Module:
+    """The offset equivariant version of a conventional network, certified before it is returned.
+
+    Layer by layer: linear layers and convolutions are constrained, `(Σ W) G_m = G_n`; zero padding is replaced; norms,
+    activations and dropout see the centered map, `f(x - G φ(x)) + G φ(x)`; the shortcut of a
+    sum of two maps is centered; concatenations are tracked through assignments. Attention, gates, and any operation
+    without a response are left as they are, on the centered map, and the group means are given back after them.
+
+    Args:
+        model: the network; it is not changed. Batch norm and dropout of the result switch with `train()` and `eval()`.
+        example_inputs: the first input, which carries the offset, (N, ..., m, ...); or all inputs. Only shapes matter.
+            The result takes any batch size, and any positions unless the model has attention or fixes them itself.
+        offset_groups: the assignment of the first input.
+        kwargs: further inputs by name.
+        keep: names of modules (patterns such as `"blocks.*.attn"`) to leave plain, on the centered map.
+        widths: `multiple` moves widths to the nearest multiple of the number of groups; `keep` leaves them, with uneven
+            assignments.
+        weights: `project` starts from the model's weights, projected; `init` from fresh ones. Parameters that belong to
+            no layer (class tokens, position embeddings) are taken over in both cases.
+        output: `scores` ends in k x g scores, averaged over groups, less their mean over classes: invariant;
+            `equivariant` lets the output follow the input; `auto` takes outputs of shape (N, k), and those with fewer
+            features than groups, for scores.
+        padding_mode: in place of zeros: `replicate`, `reflect`, `circular` or `mean`.
+        scope: of the group pooling in norms, activations and shortcuts; `pixel` follows light that varies over the
+            image.
+        dim: the features' axis of the first input.
+
+    Returns:
+        The network, whose attribute `conversion` is a report of what was replaced and why, with the certificates.
+
+    Raises:
+        ValueError: if the network cannot be exported or made equivariant, with the operations at fault.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 1))
+    >>> net = convert(net, torch.zeros(2, 3, 8, 8))
+    >>> net.conversion.certificate.equivariant
+    True
+    """
+    args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    named = dict(kwargs or {})
+    report = Conversion()
+    if certify(model, args, offset_groups, kwargs=named, dim=dim).proved:
+        already = _certificates(model, args, named, offset_groups, dim)
+        if all(certificate.proved for certificate in already):
+            report.notes.append("the network is equivariant or invariant already")
+            return _with_report(deepcopy(model), report, already)
+
+    network, fixed_batch = plain_graph(model, args, named)
+    if fixed_batch:
+        report.notes.append("the result takes batches of two images alone, since the network fixes sizes of its own")
+    inputs = two_images(args, named)[:2]
+    first = next(node for node in network.graph.nodes if _carries_offset(node))
+    groups = resolve(offset_groups, first.meta["val"].shape[dim])
+    if widths == "multiple":
+        network = _with_multiple_widths(network, groups.count, inputs, report)
+        first = next(node for node in network.graph.nodes if _carries_offset(node))
+    images = first.meta["val"].shape[0]
+    space = Space(images, groups.count)
+    layout = Layout(0, dim, groups, tuple(range(images)))
+    plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
+    heads = _heads(network.graph, groups.count, output)
+    options = Options(weights, padding_mode, scope)
+    leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
+    rewriter = Rewriter(network, first, layout, space, plain, heads, leaves, options, report)
+    converted = rewriter.run(type(model).__name__)
+    converted.train(model.training)
+    certificates = _certificates(converted, args, named, offset_groups, dim)
+    for certificate in certificates:
+        if not all(output.response.is_sound for output in certificate.outputs):
+            raise ValueError(
+                f"{type(model).__name__} could not be made equivariant; name the modules at fault in keep=, or use "
+                f"lightfast.wrap:\n{certificate}"
+            )
+    return _with_report(converted, report, certificates)
+
+
+def _certificates(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], offset_groups: GroupSpec, dim: int
+) -> tuple[Certificate, Certificate]:
+    """What can be proved of a copy of the model, in evaluation and in training mode."""
+    with quiet():
+        copy = deepcopy(model)
+    evaluation, training = (
+        certify(copy.train(mode), args, offset_groups, kwargs=kwargs, dim=dim) for mode in (False, True)
+    )
+    return evaluation, training
+
+
+def _with_report(model: nn.Module, report: Conversion, certificates: tuple[Certificate, Certificate]) -> nn.Module:
+    report.certificate, report.training_certificate = certificates
+    model.conversion = report  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    return model
+
+
+def _carries_offset(node: fx.Node) -> bool:
+    recorded = node.meta.get("val")
+    return node.op == "placeholder" and isinstance(recorded, Tensor) and recorded.is_floating_point()
+
+
+def _with_multiple_widths(network: fx.GraphModule, groups: int, inputs: Any, report: Conversion) -> fx.GraphModule:
+    """The network with widths that are multiples of the number of groups, or as it is where a size is written in it."""
+    with quiet():
+        changed = deepcopy(network)
+    for old, new in zip(network.graph.nodes, changed.graph.nodes, strict=True):
+        new.meta = dict(old.meta)
+    try:
+        report.widths = change_widths(changed, groups)
+        changed.recompile()
+        propagate(changed, *inputs)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        report.widths = {}
+        report.notes.append(f"widths were kept, since the network insists on them: {reason}")
+        return network
+    return changed
+
+
+def _heads(graph: fx.Graph, groups: int, output: OutputKind) -> set[fx.Node]:
+    """The last layers before outputs that are class scores."""
+    if output == "equivariant":
+        return set()
+    varying = varying_nodes(graph)
+    heads = set()
+    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    for result in results:
+        recorded = result.meta.get("val")
+        if not isinstance(recorded, Tensor) or not recorded.is_floating_point():
+            continue
+        node = result
+        while operation(node) not in LINEAR and (operation(node) or node.target is getitem or node.op == "call_module"):
+            sources = [a for a in node.all_input_nodes if a in varying]
+            if len(sources) != 1:
+                break
+            node = sources[0]
+        if operation(node) not in LINEAR:
+            continue
+        features = node.meta["val"].shape[-1 if operation(node) == "linear" else 1]
+        if output == "scores" or recorded.dim() == 2 or features < groups:
+            heads.add(node)
+    return heads

@@ -1,0 +1,125 @@
+"""Which operations stay plain: what feeds a product of two values, such as the scores of attention or a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from operator import getitem
+
+from torch import Tensor, fx
+
+from lightfast._convert.graph import operation, stack_of
+
+_GATED = ("mul", "div", "addcmul")
+_PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "scaled_dot_product_attention")
+_BOUNDED = ("sigmoid", "hardsigmoid", "softmax", "tanh", "hardtanh", "clamp", "relu6")
+_SHAPE = {"view", "reshape", "unflatten", "permute", "transpose", "squeeze", "unsqueeze", "contiguous", "clone"}
+_SPLIT = {"split", "split_with_sizes", "chunk", "unbind", "select"}
+_LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+
+
+def varying_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """The tensors that depend on an input of the network."""
+    varying: set[fx.Node] = set()
+    for node in graph.nodes:
+        depends = any(argument in varying for argument in node.all_input_nodes) and operation(node) != "sym_size"
+        if node.op == "placeholder" or depends:
+            varying.add(node)
+    return varying
+
+
+def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
+    """The nodes to leave as they are, on centered inputs.
+
+    Where two values that both depend on the input are multiplied, neither can carry a response: a product of two values
+    that move does not move by a constant. So the branches that serve the product alone (queries, keys and values; the
+    path of a gate) are computed from the centered map, in plain layers, up to the last value that both branches share.
+    """
+    varying = varying_nodes(graph)
+    parents = _dominators(graph, varying)
+    plain: set[fx.Node] = set()
+    for node in graph.nodes:
+        if any(fnmatchcase(path, pattern) for _, path in stack_of(node) for pattern in keep):
+            plain.add(node)
+        operands = list(dict.fromkeys(a for a in node.all_input_nodes if a in varying))
+        name = operation(node)
+        if len(operands) < 2 or name not in _GATED + _PRODUCTS:
+            continue
+        stop = _common(operands, parents)
+        if name in _PRODUCTS:
+            joint = _joint_layer(stop)
+            stop = joint[-1].all_input_nodes[0] if joint else stop
+            plain |= _serving(operands, node, stop) | {node, *joint}
+        else:
+            plain |= _serving([_gate(operands)], node, stop)
+    return plain
+
+
+def _gate(operands: list[fx.Node]) -> fx.Node:
+    """Of the factors of a product, the gate: the smaller, else the one that is bounded, else the later."""
+    sizes = [_size(operand) for operand in operands]
+    if len(set(sizes)) > 1:
+        return operands[sizes.index(min(sizes))]
+    return next((operand for operand in operands if operation(operand) in _BOUNDED), operands[-1])
+
+
+def _joint_layer(node: fx.Node | None) -> list[fx.Node]:
+    """The way back from a value to the one layer that makes queries, keys and values at once, if it comes from one."""
+    chain: list[fx.Node] = []
+    splits = False
+    while node is not None and (operation(node) in _SHAPE | _SPLIT or node.target is getitem):
+        chain.append(node)
+        source = node.all_input_nodes[0]
+        widens = _rank(node) > _rank(source) and operation(node) in ("view", "reshape", "unflatten")
+        splits = splits or widens or operation(node) in _SPLIT
+        node = source
+    if node is None or not splits or operation(node) not in _LAYERS:
+        return []
+    return [*chain, node]
+
+
+def _rank(node: fx.Node) -> int:
+    recorded = node.meta.get("val")
+    return recorded.dim() if isinstance(recorded, Tensor) else 0
+
+
+def _size(node: fx.Node) -> int:
+    recorded = node.meta.get("val")
+    return recorded.numel() if isinstance(recorded, Tensor) else 0
+
+
+def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> set[fx.Node]:
+    """What leads to `starts` and nowhere but to the product, not going back beyond `stop`."""
+    serving: set[fx.Node] = set()
+    pending = list(starts)
+    while pending:
+        node = pending.pop(0)
+        if node is stop or node in serving or node.op not in ("call_function", "call_module"):
+            continue
+        if all(user is product or user in serving for user in node.users):
+            serving.add(node)
+            pending += node.all_input_nodes
+    return serving
+
+
+def _dominators(graph: fx.Graph, varying: set[fx.Node]) -> dict[fx.Node, fx.Node | None]:
+    """The immediate dominator of each varying node: the last value that every path from the inputs passes."""
+    parents: dict[fx.Node, fx.Node | None] = {}
+    for node in graph.nodes:
+        if node in varying:
+            operands = [argument for argument in node.all_input_nodes if argument in varying]
+            parents[node] = _common(operands, parents) if operands else None
+    return parents
+
+
+def _common(nodes: list[fx.Node], parents: dict[fx.Node, fx.Node | None]) -> fx.Node | None:
+    """The last value that all paths from the inputs to any of the nodes pass."""
+    chains = []
+    for node in nodes:
+        chain, current = [], node
+        while current is not None:
+            chain.append(current)
+            current = parents[current]
+        chains.append(chain)
+    shared = set(chains[0]).intersection(*map(set, chains[1:]))
+    return next((node for node in chains[0] if node in shared), None)
