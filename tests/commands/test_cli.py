@@ -213,7 +213,7 @@ def test_other_classes_are_refused(trained, run):
         (["reproduce", "imagenet", "--data", "nowhere"], "nowhere is not a folder"),
         (["train", "recognition", "--data", "nowhere"], "nowhere is not a folder"),
         (["train", "recognition", "--strategy", "preprocessing"], "names 3 strategies"),
-        (["evaluate", "nowhere"], "neither a folder with a trained classifier nor a pretrained model"),
+        (["evaluate", "nowhere"], "'nowhere' is no model: it is not in the package"),
         (["evaluate", "."], "model.json"),
         (["classify", "photo.jpg", "--model", "nowhere"], "neither a folder"),
         (["classify"], "photos"),

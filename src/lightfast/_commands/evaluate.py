@@ -38,14 +38,16 @@ def evaluate(
     from lightfast._experiments.recognition.evaluation import evaluate as count_errors
     from lightfast._experiments.recognition.workshop import evaluation_batch
     from lightfast._experiments.report.tables import evaluation_table
+    from lightfast._pipelines.classifier import Classifier
     from lightfast._pipelines.inpainter import Inpainter
+    from lightfast._pipelines.load import load
 
-    pipeline = options.load_pipeline(run, "trained classifier")
+    pipeline = load(run)
     if isinstance(pipeline, Inpainter):
         _evaluate_inpainter(pipeline, run, data, seed, json_out, device)
         return
-    classifier = options.load_classifier(run)
-    size = size or classifier.config.get("size")
+    classifier = Classifier.load(run)
+    size = size or classifier.config["size"]
     images, labels, classes = options.load_test_images(data, size)
     if list(classes) != classifier.classes:
         raise ValueError(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from lightfast._experiments.recognition.pictures import Images, Pictures
     from lightfast._experiments.recognition.plans import Plan
-    from lightfast._pipelines.pipeline import Classifier, Pipeline
 
 __all__ = [
     "Device",
@@ -31,9 +30,7 @@ __all__ = [
     "adapt",
     "choose_device",
     "choose_plan",
-    "load_classifier",
     "load_pictures",
-    "load_pipeline",
     "load_test_images",
     "parse_setting",
     "say",
@@ -148,30 +145,3 @@ def load_test_images(data: Path | None, size: int | None) -> tuple[Images, Tenso
         folder = load_folder(data, size, split="val" if (data / "train").is_dir() else "train")
         return folder.images, folder.labels, folder.classes
     return pictures.test_images, pictures.test_labels, pictures.classes
-
-
-def load_classifier(name: str) -> Classifier:
-    """The classifier in a folder, or the pretrained one of that name."""
-    from lightfast._pipelines.pipeline import Classifier
-
-    if Path(name).is_dir():
-        return Classifier.load(name)
-    classifier = load_pipeline(name, "trained classifier")
-    if not isinstance(classifier, Classifier):
-        raise ValueError(f"the pretrained model {name!r} is a {type(classifier).__name__}, not a Classifier")
-    return classifier
-
-
-def load_pipeline(name: str, wanted: str = "trained model") -> Pipeline:
-    """The pipeline in a folder, or the pretrained one of that name."""
-    from lightfast._pipelines.pipeline import read_pipeline
-    from lightfast._pipelines.pretrained import pretrained, pretrained_names
-
-    if Path(name).is_dir():
-        return read_pipeline(name)
-    if name not in pretrained_names():
-        raise ValueError(
-            f"{name!r} is neither a folder with a {wanted} nor a pretrained model; "
-            f"pretrained are: {', '.join(pretrained_names()) or 'none'}"
-        )
-    return pretrained(name)

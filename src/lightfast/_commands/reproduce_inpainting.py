@@ -108,7 +108,7 @@ def train_inpainting(
     from lightfast._experiments.inpainting.study import InpaintingStudy
     from lightfast._experiments.recognition.study import keep_settings
     from lightfast._experiments.recognition.workshop import RECORD
-    from lightfast._photographs.fill import choose_inpainter
+    from lightfast._pipelines.inpainter import Inpainter
 
     where = options.choose_device(device)
     plan = _plan(recipe, data, steps, settings, where, precision, graph)
@@ -117,7 +117,7 @@ def train_inpainting(
         raise ValueError(f"{network!r} names {len(chosen)} networks; train one at a time")
     if (out / RECORD).exists():
         raise ValueError(f"{out} holds a trained inpainter already: name another folder with --out, or delete it")
-    first = None if start is None else choose_inpainter(start)
+    first = None if start is None else Inpainter.load(start)
     study = InpaintingStudy(
         load_images(data), plan, chosen, 1, out, resume=resume, half=half, start=first, device=where, say=typer.echo
     )

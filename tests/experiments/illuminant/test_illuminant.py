@@ -180,7 +180,7 @@ def test_an_estimator_of_several_members_is_trained(scenes):
     estimator = train_estimator(
         scenes, plan, "local", 2, torch.device("cpu"), progress=False, details={"data": "drawn"}
     )
-    assert estimator.config["members"] == 2 and estimator.config["data"] == "drawn" and not estimator.training
+    assert estimator.config["members"] == 2 and estimator.about["data"] == "drawn" and not estimator.training
     first, second = (network.state_dict() for network in estimator.networks)
     assert any(not torch.equal(first[key], second[key]) for key in first)
 

@@ -17,7 +17,7 @@ from lightfast._experiments.report import write_report
 from lightfast._experiments.report.figures import DARK, LIGHT, error_figure, examples_figure, varying_figure
 from lightfast._experiments.report.page import Picture, Section, Table, page
 from lightfast._experiments.report.tables import VARYING, curve_rows, markdown, summary_rows, varying_rows
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 from lightfast.light import LIGHT_KINDS
 
 PICTURES = drawn_pictures(train=8, test=40, size=16)

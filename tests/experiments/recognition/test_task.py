@@ -12,7 +12,7 @@ from lightfast._experiments.engine import Draw, LazyTask
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.strategies import DEFAULT_STRATEGIES, STRATEGIES, choose
 from lightfast._experiments.recognition.task import Augmentation, LazyRecognitionTask, RecognitionTask
-from lightfast._pipelines.pipeline import Preparation
+from lightfast._pipelines.preparation import Preparation
 from lightfast.color import ChannelNorm
 
 

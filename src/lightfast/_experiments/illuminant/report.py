@@ -224,7 +224,7 @@ def _corrected(out: Path, scenes: LitScenes, results: Mapping[str, Any]) -> list
     names = ("original", "equivariant")
     if not all((folder / f"{name}.safetensors").exists() for name in names):
         return []
-    models = {name: Estimator.load(folder, name) for name in names}
+    models = {name: Estimator.load(folder / f"{name}.json") for name in names}
     test = splits_of(scenes, results["protocol"])[0].test
     places = test[torch.linspace(0, len(test) - 1, 5).long()[1:-1]]
     images = scenes.images[places].cpu()

@@ -186,7 +186,7 @@ def train_estimator(
 ) -> Estimator:
     """An estimator with several members of each kind, each trained from its own seed on all scenes.
 
-    `details` go to its config.
+    `details` are what it says about itself.
     """
     scenes = scenes.to(device)
     train = torch.arange(len(scenes))

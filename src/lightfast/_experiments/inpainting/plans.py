@@ -105,7 +105,7 @@ class InpaintingPlan:
     def inpainter(self, kind: FillerKind, seed: int, details: Mapping[str, Any] | None = None) -> Inpainter:
         """A fresh inpainter of that kind."""
         torch.manual_seed(seed)
-        return Inpainter(
+        inpainter = Inpainter(
             self.model,
             offset_groups=kind.offset_groups,
             color=kind.color,
@@ -113,8 +113,9 @@ class InpaintingPlan:
             floor=self.floor,
             constrained=kind.constrained,
             options={**self.options, "carry": True} if kind.carry else self.options,
-            details=details,
         )
+        inpainter.about = dict(details or {})
+        return inpainter
 
     def with_steps(self, steps: int) -> InpaintingPlan:
         """The same plan in so many steps.

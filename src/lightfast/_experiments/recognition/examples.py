@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightfast._experiments.recognition.evaluation import evaluation_lights
 from lightfast._experiments.recognition.pictures import Images, in_batches
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 from lightfast.light import relight
 
 __all__ = ["EXAMPLE_SATURATIONS", "Answer", "Example", "collect_examples", "decode_png"]

@@ -19,7 +19,7 @@ from lightfast._experiments.recognition.summary import StrategySummary, summariz
 from lightfast._experiments.report.figures import DARK, LIGHT, error_figure, examples_figure, varying_figure
 from lightfast._experiments.report.page import Facts, Picture, Section, Table, page
 from lightfast._experiments.report.tables import SHOWN, Rows, curve_rows, markdown, summary_rows, varying_rows
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 
 __all__ = ["write_report"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lightfast._pipelines.pipeline import Balance, ColorSpace
+from lightfast._pipelines.preparation import Balance, ColorSpace
 from lightfast.functional import Scope
 
 __all__ = ["DEFAULT_STRATEGIES", "STRATEGIES", "Strategy", "choose"]

@@ -22,7 +22,9 @@ from lightfast._experiments.recognition.pictures import Images, Pictures, in_bat
 from lightfast._experiments.recognition.plans import Plan, scaled
 from lightfast._experiments.recognition.strategies import STRATEGIES, Strategy
 from lightfast._experiments.recognition.task import LazyRecognitionTask, RecognitionTask
-from lightfast._pipelines.pipeline import BALANCES, Classifier, Preparation, load_weights, save_weights
+from lightfast._pipelines.classifier import Classifier
+from lightfast._pipelines.preparation import BALANCES, Preparation
+from lightfast._pipelines.saving import load_weights, save_weights
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
 from lightfast.constancy import NeutralTask
 
@@ -140,8 +142,9 @@ class Workshop:
             fill=strategy.fill,
             constrained=strategy.constrained,
             field=strategy.field,
-            details={"strategy": strategy.name, "data": self.pictures.name, "size": _size(images), "seed": seed},
+            size=_size(images),
         )
+        classifier.about = {"strategy": strategy.name, "data": self.pictures.name, "seed": seed}
         if strategy.balance is not None:
             classifier.prepare.balance = self._estimator(strategy.balance)
         task = RecognitionTask if isinstance(images, Tensor) else LazyRecognitionTask
