@@ -8,7 +8,7 @@ import lightfast as lf
 from lightfast import models
 from lightfast._experiments.data.generated import draw
 from lightfast._pipelines.inpainter import Inpainter
-from lightfast._pipelines.pretrained import pretrained_names
+from lightfast._pipelines.load import pretrained_names
 from lightfast.functional import add_offset
 
 

@@ -9,7 +9,7 @@ import lightfast as lf
 from lightfast import Groups, models
 from lightfast._fuse import fuse
 from lightfast._pipelines.inpainter import Inpainter
-from lightfast._pipelines.pretrained import pretrained_names
+from lightfast._pipelines.load import pretrained_names
 from lightfast.models._vocabulary.conventional import FromPixel, ToPixel
 from lightfast.nn import ConvNormAct2d, Lift
 from lightfast.nn._constrained import Constrained

@@ -6,33 +6,45 @@ from lightfast._convert import Conversion, convert
 from lightfast._equivariance import assert_equivariant, equivariance_error
 from lightfast._fuse import fuse
 from lightfast._groups import Groups
+from lightfast._photographs.balance import Balanced, balance
+from lightfast._photographs.fill import Filled, fill
+from lightfast._photographs.photo import Photo
+from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.estimator import Estimator
-from lightfast._pipelines.inpainter import Inpainter
-from lightfast._pipelines.pipeline import Classifier
-from lightfast._pipelines.pretrained import pretrained
+from lightfast._pipelines.export import export
+from lightfast._pipelines.inpainter import Inpainter, center_mask
+from lightfast._pipelines.load import load, pretrained
 from lightfast._project import attach_projection, project_
 from lightfast._wrap import wrap
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Balanced",
     "Certificate",
     "Classifier",
     "Conversion",
     "Estimator",
+    "Filled",
     "Groups",
     "Inpainter",
+    "Photo",
     "assert_equivariant",
     "attach_projection",
+    "balance",
+    "center_mask",
     "certify",
     "color",
     "constancy",
     "convert",
     "equivariance_error",
+    "export",
     "fields",
+    "fill",
     "functional",
     "fuse",
     "light",
+    "load",
     "metrics",
     "models",
     "nn",

@@ -21,6 +21,7 @@ __all__ = [
     "linear_to_srgb",
     "log_to_linear",
     "srgb_to_linear",
+    "srgb_to_log",
 ]
 
 EPSILON = 2e-4
@@ -76,6 +77,27 @@ def linear_to_log(linear: Tensor, epsilon: float = EPSILON) -> Tensor:
     if not epsilon > 0:
         raise ValueError(f"epsilon must be above 0, since log(1 / 0) is infinite; got {epsilon}")
     return -linear.clamp(min=epsilon).log()
+
+
+def srgb_to_log(images: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Log RGB from sRGB, number by number: what a network that is to follow light sees.
+
+    `log(1 / max(f(x), epsilon))` with `f` the curve of :func:`srgb_to_linear`; any shape. Light that multiplies linear
+    RGB by gains `a_c` adds `-log(a_c)` to the result.
+
+    Args:
+        images: sRGB in [0, 1], or uint8, which is divided by 255.
+        epsilon: as in :func:`linear_to_log`.
+
+    >>> from lightfast.light import relight
+    >>> images, light = torch.rand(2, 3, 4, 4) / 2 + 0.5, torch.tensor([1.0, 0.5, 0.2])
+    >>> change = srgb_to_log(relight(images, illuminants=light)) - srgb_to_log(images)
+    >>> torch.allclose(change, -light.log()[:, None, None].expand_as(change), atol=1e-4)
+    True
+    >>> srgb_to_log(torch.tensor([255, 188, 0], dtype=torch.uint8))
+    tensor([0.0000, 0.6964, 8.5172])
+    """
+    return linear_to_log(srgb_to_linear(images / 255 if images.dtype == torch.uint8 else images), epsilon)
 
 
 def log_to_linear(log: Tensor) -> Tensor:
@@ -172,9 +194,8 @@ class ChannelNorm(nn.Module):
             chunk: how many images are held as floating point at a time.
 
         >>> images = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8)
-        >>> to_log = lambda srgb: linear_to_log(srgb_to_linear(srgb))
-        >>> norm = ChannelNorm.fit(images, to_log)
-        >>> norm(to_log(images / 255)).mean((0, 2, 3)).abs() < 1e-5
+        >>> norm = ChannelNorm.fit(images, srgb_to_log)
+        >>> norm(srgb_to_log(images)).mean((0, 2, 3)).abs() < 1e-5
         tensor([True, True, True])
         """
         count, mean, squares = 0, torch.zeros(()), torch.zeros(())
@@ -222,7 +243,7 @@ class ChannelNorm(nn.Module):
 def _channel_numbers(name: str, numbers: Sequence[float] | Tensor) -> Tensor:
     tensor = torch.as_tensor(numbers).detach().to(torch.get_default_dtype(), copy=True)
     if tensor.ndim != 1:
-        raise ValueError(f"{name} needs one number a channel, but its shape is {tuple(tensor.shape)}")
+        raise ValueError(f"{name} needs one number per channel, but its shape is {tuple(tensor.shape)}")
     return tensor
 
 

@@ -49,8 +49,8 @@ def test_an_inpainter_is_trained_resumed_and_used(data, tmp_path, run):
     command = ["train", "inpainting", "--data", data, "--steps", 2, "--network", "equivariant-free", *QUICK]
     code, said, err = run(*command, "--out", out, "--name", "mine", "--half", "--resume")
     assert code == 0 and "mine.safetensors" in said, err
-    inpainter = Inpainter.load(out, "mine")
-    assert inpainter.config["kind"] == "equivariant-free" and not inpainter.config["constrained"]
+    inpainter = Inpainter.load(out / "mine.json")
+    assert inpainter.about["kind"] == "equivariant-free" and not inpainter.config["constrained"]
     code, _, err = run(*command, "--out", out)
     assert code == 2 and "holds a trained inpainter already" in err
     inpainter.save(out)

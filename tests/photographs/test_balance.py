@@ -5,12 +5,18 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import lightfast as lf
 from lightfast._commands import app
-from lightfast._photographs.balance import choose_estimator, find_photos, gains_for, output_paths
+from lightfast._photographs.balance import choose_estimator, photo_gains
+from lightfast._photographs.files import read_photo, write_photo
+from lightfast._photographs.folder import balance_file, find_photos, output_paths
+from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._pipelines.estimator import Estimator
+from lightfast.color import linear_to_srgb, srgb_to_linear
 
 RUNNER = CliRunner()
 
@@ -79,13 +85,14 @@ def test_strength(tmp_path, strength):
 
 def test_gains_take_the_light_away_and_keep_the_luminance():
     reduced = np.random.default_rng(0).uniform(0, 1, (3, 8, 8))
-    light = np.array([0.8, 0.55, 0.2])
-    gains = gains_for(light, reduced)
-    np.testing.assert_allclose(gains * light, (gains * light)[0])
+    light = torch.tensor([0.8, 0.55, 0.2], dtype=torch.float64)
+    gains = photo_gains(light, reduced)
+    np.testing.assert_allclose(gains * light.numpy(), (gains * light.numpy())[0])
     luma = np.array([0.2126, 0.7152, 0.0722])
     assert luma @ (reduced.mean((1, 2)) * gains) == pytest.approx(luma @ reduced.mean((1, 2)))
-    np.testing.assert_allclose(gains_for(light, reduced, 0.0), 1)
-    assert np.isfinite(gains_for(np.array([1.0, 0.0, 0.0]), np.zeros((3, 4, 4)))).all()
+    np.testing.assert_allclose(photo_gains(light, reduced, 0.0), 1)
+    dark = photo_gains(torch.tensor([1.0, 0.0, 0.0]), np.zeros((3, 4, 4)))
+    np.testing.assert_allclose(dark[1:] / dark[0], 100, rtol=1e-5)
 
 
 def test_a_trained_estimator_is_taken_from_its_folder(tmp_path):
@@ -96,7 +103,7 @@ def test_a_trained_estimator_is_taken_from_its_folder(tmp_path):
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no estimator"):
+    with pytest.raises(ValueError, match="'magic' is no model"):
         choose_estimator("magic")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no photographs"):
@@ -107,9 +114,6 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
 
 def test_a_large_photograph_takes_little_time_beyond_reading_and_writing(tmp_path):
     """24 megapixels: estimate and correction cost less than decoding and encoding do."""
-    from lightfast._photographs.balance import balance_photo
-    from lightfast._photographs.files import read_photo, write_photo
-
     photo = tmp_path / "large.jpg"
     small = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8))
     small.resize((6000, 4000), Image.Resampling.BICUBIC).save(photo, quality=90)
@@ -120,7 +124,7 @@ def test_a_large_photograph_takes_little_time_beyond_reading_and_writing(tmp_pat
         start = time.process_time()
         write_photo(read_photo(photo), tmp_path / "copy.jpg")
         middle = time.process_time()
-        balance_photo(photo, tmp_path / "out", estimate)
+        balance_file(photo, tmp_path / "out", estimate)
         times["files"].append(middle - start)
         times["whole"].append(time.process_time() - middle)
     assert min(times["whole"]) < 2.5 * min(times["files"]), times
@@ -129,3 +133,108 @@ def test_a_large_photograph_takes_little_time_beyond_reading_and_writing(tmp_pat
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems may have no sandbox without a terminal")
 def test_help_names_the_estimators():
     assert "gray-edge-1" in RUNNER.invoke(app, ["balance", "--help"]).output
+
+
+def _gray_scene(light=(0.9, 0.6, 0.3)):
+    """Linear light (H, W, 3) of gray things under a light."""
+    return np.random.default_rng(0).uniform(0.05, 0.9, (30, 40, 1)) * np.array(light)
+
+
+def _imbalance(linear):
+    means = np.asarray(linear, dtype=np.float64).reshape(-1, 3).mean(0)
+    return float(means.max() / means.min() - 1)
+
+
+def _srgb(linear):
+    return linear_to_srgb(torch.from_numpy(linear)).numpy()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize("alpha", [False, True])
+def test_arrays_come_back_as_arrays(dtype, alpha):
+    top = 1 if np.issubdtype(dtype, np.floating) else np.iinfo(dtype).max
+    array = _srgb(_gray_scene()) * top
+    array = (array if top == 1 else array.round()).astype(dtype)
+    if alpha:
+        array = np.dstack([array, np.arange(1200).reshape(30, 40).astype(dtype)])
+    given = array.copy()
+    found = lf.balance(array, "gray-world")
+    assert isinstance(found, lf.Balanced) and np.array_equal(array, given)
+    assert found.picture.dtype == dtype and found.picture.shape == array.shape
+    assert _imbalance(srgb_to_linear(torch.from_numpy(found.picture[..., :3] / top)).numpy()) < 0.02
+    if alpha:
+        assert np.array_equal(found.picture[..., 3], array[..., 3])
+    light = np.array([0.9, 0.6, 0.3])
+    np.testing.assert_allclose(found.light, light / np.linalg.norm(light), atol=5e-3)
+    np.testing.assert_allclose(np.array(found.gains) * light, (np.array(found.gains) * light)[0], rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_tensors_come_back_as_tensors(dtype):
+    top = 255 if dtype == torch.uint8 else 1
+    tensor = (torch.from_numpy(_srgb(_gray_scene())).permute(2, 0, 1) * top).to(dtype)
+    found = lf.balance(tensor, "gray-world").picture
+    assert found.dtype == dtype and found.shape == tensor.shape
+    assert _imbalance(srgb_to_linear(found.double() / top).permute(1, 2, 0).numpy()) < 0.02
+
+
+def test_linear_numbers_are_multiplied_and_nothing_is_clipped():
+    linear = 3 * _gray_scene()
+    found = lf.balance(linear, "gray-world", linear=True)
+    np.testing.assert_allclose(found.picture, linear * found.gains, rtol=1e-12)
+    assert _imbalance(found.picture) < 1e-6
+    half = lf.balance(linear, "gray-world", linear=True, strength=0.5)
+    assert 0.3 < _imbalance(half.picture) < 1
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_pillow_images_come_back_as_pillow_images(mode):
+    image = Image.fromarray((_srgb(_gray_scene()) * 255).round().astype(np.uint8)).convert(mode)
+    image.info["dpi"] = (72, 72)
+    found = lf.balance(image, "gray-world").picture
+    assert isinstance(found, Image.Image) and found.mode == mode and found.info["dpi"] == (72, 72)
+    assert np.array_equal(
+        np.asarray(found)[..., :3], lf.balance(np.asarray(image.convert("RGB")), "gray-world").picture
+    )
+
+
+def test_files_come_back_as_photos_that_can_be_saved(tmp_path):
+    path = _photo(tmp_path / "a.jpg")
+    found = lf.balance(path)
+    assert isinstance(found.picture, lf.Photo)
+    found.picture.save(tmp_path / "b.jpg")
+    assert _spread(tmp_path / "b.jpg") < 0.6 * _spread(path)
+    with Image.open(tmp_path / "b.jpg") as image:
+        assert image.getexif()[0x0110] == "Camera X"
+    assert lf.balance(str(path), lf.pretrained("illuminant")).light == found.light
+    again = lf.balance(read_photo(path), lambda images: lf.constancy.gray_world(images))
+    assert isinstance(again.picture, lf.Photo) and again.light != found.light
+
+
+def test_photos_of_floating_point_are_balanced(tmp_path):
+    Photo(_gray_scene().astype(np.float32), "TIFF", linear=True).save(tmp_path / "a.tif")
+    found = lf.balance(tmp_path / "a.tif", "gray-world").picture
+    assert found.pixels.dtype == np.float32 and _imbalance(found.pixels) < 1e-4
+
+
+def test_pictures_that_cannot_be_balanced():
+    with pytest.raises(PhotoError, match="a gray picture has no red, green and blue"):
+        lf.balance(np.zeros((4, 4), np.uint8), "gray-world")
+    with pytest.raises(ValueError, match=r"a tensor \(3, H, W\), but the shape is \(1, 3, 4, 4\)"):
+        lf.balance(torch.zeros(1, 3, 4, 4), "gray-world")
+    with pytest.raises(ValueError, match="expected one picture"):
+        lf.balance(np.zeros((3, 4, 40), np.uint8), "gray-world")
+    with pytest.raises(TypeError, match="uint8, uint16 or floating point"):
+        lf.balance(np.zeros((4, 4, 3), np.int64), "gray-world")
+    with pytest.raises(TypeError, match="a picture is a path, an array"):
+        lf.balance(None, "gray-world")
+    with pytest.raises(ValueError, match="from 0 to 1, not 2"):
+        lf.balance(np.zeros((4, 4, 3), np.uint8), "gray-world", strength=2)
+    with pytest.raises(ValueError, match="convert it first"):
+        lf.balance(Image.new("CMYK", (4, 4)), "gray-world")
+
+
+def test_a_gray_file_is_named(tmp_path):
+    Photo(np.zeros((8, 8, 1), np.uint8)).save(tmp_path / "gray.png")
+    result = RUNNER.invoke(app, ["balance", str(tmp_path / "gray.png"), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 1 and "gray.png: a gray picture" in result.output

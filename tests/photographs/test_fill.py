@@ -9,9 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+import lightfast as lf
 from lightfast._experiments.data.generated_textures import draw_textures
-from lightfast._photographs.files import Photo, PhotoError, read_photo, write_photo
-from lightfast._photographs.fill import fill_photo, find_holes, inpaint_photo, missing_pixels, seamless
+from lightfast._photographs.files import read_photo, write_photo
+from lightfast._photographs.fill import fill, fill_file, find_holes, seamless
+from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._pipelines.inpainter import Inpainter
 from lightfast.color import linear_to_srgb, srgb_to_linear
 
@@ -64,11 +66,11 @@ def test_holes_are_found():
 def test_only_missing_pixels_change(inpainter, pixels, rectangle, dtype):
     photo = Photo(pixels if dtype == np.uint8 else pixels.astype(np.uint16) * 257, "PNG")
     mask = mask_of(rectangle)
-    filled = fill_photo(photo, mask, inpainter).pixels
+    filled = fill(photo, mask, inpainter).picture.pixels
     assert filled.dtype == dtype and (filled[~mask] == photo.pixels[~mask]).all()
     junk = photo.pixels.copy()
     junk[mask] = 77
-    assert (fill_photo(Photo(junk, "PNG"), mask, inpainter).pixels == filled).all()
+    assert (fill(Photo(junk), mask, inpainter).picture.pixels == filled).all()
     assert (filled[mask] != photo.pixels[mask]).any()
 
 
@@ -81,7 +83,7 @@ def test_what_is_filled_in_follows_the_light(inpainter, pixels):
         for gain in (np.ones(3), light)
     ]
     mask = mask_of((30, 40, 80, 100), (5, 5, 3, 4))
-    white, colored = (fill_photo(Photo(photo, "PNG"), mask, inpainter).pixels[mask] / 65535.0 for photo in photos)
+    white, colored = (fill(photo, mask, inpainter).picture[mask] / 65535.0 for photo in photos)
     back = linear_to_srgb(srgb_to_linear(torch.from_numpy(colored)) / torch.from_numpy(light)).numpy()
     assert np.abs(back - white).max() < 2e-3 and white.std() > 0.005
 
@@ -92,7 +94,7 @@ def test_a_hole_of_the_networks_size_is_filled_as_the_network_does(inpainter, pi
     gone = torch.from_numpy(mask[11:139, 31:159])[None, None]
     with torch.no_grad():
         wanted = inpainter(window, gone)[0].permute(1, 2, 0).numpy()
-    filled = fill_photo(photo, mask, inpainter, blend=False).pixels[11:139, 31:159] / 255.0
+    filled = fill(photo, mask, inpainter, blend=False).picture.pixels[11:139, 31:159] / 255.0
     assert np.abs(filled - wanted).max() < 0.5 / 255 + 1e-3
 
 
@@ -131,7 +133,7 @@ def test_files_keep_what_they_carry(inpainter, pixels, tmp_path, suffix):
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     Image.fromarray(pixels).save(source, exif=exif, icc_profile=profile)
     before = source.read_bytes()
-    assert inpaint_photo(source, target, inpainter, [(60, 40, 30, 20)]) == 1
+    assert fill_file(source, target, [(60, 40, 30, 20)], inpainter) == 1
     assert source.read_bytes() == before
     with Image.open(target) as image:
         assert image.getexif()[EXIF_MAKER] == "a camera" and image.info["icc_profile"] == profile
@@ -145,27 +147,28 @@ def test_files_keep_what_they_carry(inpainter, pixels, tmp_path, suffix):
 def test_another_kind_of_file_can_be_asked_for(inpainter, pixels, tmp_path):
     source = tmp_path / "photo.jpg"
     Image.fromarray(pixels).save(source, quality=90)
-    inpaint_photo(source, tmp_path / "out.png", inpainter, [(60, 40, 30, 20)])
+    fill_file(source, tmp_path / "out.png", [(60, 40, 30, 20)], inpainter)
     first, second = read_photo(source), read_photo(tmp_path / "out.png")
     kept = ~mask_of((40, 60, 20, 30))
     assert second.kind == "PNG" and (first.pixels[kept] == second.pixels[kept]).all()
     deep = Photo(pixels.astype(np.uint16) * 257, "PNG", alpha=np.full((150, 200), 65535, np.uint16))
     write_photo(deep, tmp_path / "deep.png")
-    inpaint_photo(tmp_path / "deep.png", tmp_path / "deep.jpg", inpainter, [(60, 40, 30, 20)])
+    fill_file(tmp_path / "deep.png", tmp_path / "deep.jpg", [(60, 40, 30, 20)], inpainter)
     assert read_photo(tmp_path / "deep.jpg").pixels.dtype == np.uint8
 
 
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_are_those_of_the_upright_picture(inpainter, pixels, tmp_path, orientation):
+def test_boxes_are_those_of_the_upright_picture(inpainter, pixels, tmp_path, orientation, suffix):
     from PIL import ImageOps
 
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
-    Image.fromarray(pixels).save(tmp_path / "photo.png", exif=exif)
-    inpaint_photo(tmp_path / "photo.png", tmp_path / "out.png", inpainter, [(10, 20, 30, 15)])
+    Image.fromarray(pixels).save(tmp_path / f"photo{suffix}", exif=exif)
+    fill_file(tmp_path / f"photo{suffix}", tmp_path / f"out{suffix}", [(10, 20, 30, 15)], inpainter)
     upright = []
-    for name in ("photo.png", "out.png"):
-        with Image.open(tmp_path / name) as image:
+    for name in ("photo", "out"):
+        with Image.open(tmp_path / f"{name}{suffix}") as image:
             upright.append(np.asarray(ImageOps.exif_transpose(image)).astype(int))
     before, after = upright
     changed = np.argwhere((before != after).any(2))
@@ -222,20 +225,44 @@ def test_wrong_arguments_are_answered_with_a_sentence(run, model, pixels, tmp_pa
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_photos_and_models_that_are_not_there(run, model, tmp_path, monkeypatch):
+def test_photos_and_models_that_are_not_there(run, model, inpainter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = run("inpaint", "photo.png", "--box", "1,1,2,2", "--model", model)
     assert code == 2 and "there is no file photo.png" in err
     code, _, err = run("inpaint", "photo.png", "--box", "1,1,2,2", "--model", "nowhere")
-    assert code == 2 and "neither a folder with a trained inpainter" in err
+    assert code == 2 and "'nowhere' is no model" in err
     code, _, err = run("inpaint", "photo.png", "--box", "1,1,2,2", "--model", "resnet20-cifar10")
-    assert code == 2 and "fills no holes" in err
+    assert code == 2 and "of the kind Classifier, not Inpainter" in err
     with pytest.raises(PhotoError, match="develop it first"):
         (tmp_path / "photo.nef").write_bytes(b"raw")
-        inpaint_photo(tmp_path / "photo.nef", tmp_path / "out.png", None, [(1, 1, 2, 2)])
+        fill_file(tmp_path / "photo.nef", tmp_path / "out.png", [(1, 1, 2, 2)], inpainter)
 
 
-def test_masks_and_boxes_add_up(tmp_path):
-    Image.fromarray((255 * mask_of((0, 0, 5, 5))).astype(np.uint8)).save(tmp_path / "mask.png")
-    missing = missing_pixels((150, 200), [(10, 20, 3, 4)], tmp_path / "mask.png")
-    assert missing.sum() == 25 + 12 and missing[20:24, 10:13].all()
+def test_every_kind_of_picture_and_of_mask_is_filled_alike(inpainter, pixels, tmp_path):
+    boxes, mask = [(60, 40, 30, 20), (5, 5, 4, 4)], mask_of((40, 60, 20, 30), (5, 5, 4, 4))
+    wanted = lf.fill(pixels, mask, inpainter)
+    assert wanted.holes == ((5, 5, 4, 4), (60, 40, 30, 20)) and wanted.picture.dtype == np.uint8
+    white = Image.fromarray((255 * mask).astype(np.uint8))
+    white.save(tmp_path / "mask.png")
+    for kind in (boxes, torch.from_numpy(mask), mask.astype(np.float32), white, tmp_path / "mask.png"):
+        assert np.array_equal(lf.fill(pixels, kind, inpainter).picture, wanted.picture)
+    tensor = lf.fill(torch.from_numpy(pixels).permute(2, 0, 1), boxes, inpainter).picture
+    assert torch.equal(tensor, torch.from_numpy(wanted.picture).permute(2, 0, 1))
+    image = lf.fill(Image.fromarray(pixels), boxes, inpainter).picture
+    assert isinstance(image, Image.Image) and np.array_equal(np.asarray(image), wanted.picture)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    photo = lf.fill(tmp_path / "photo.png", boxes, inpainter).picture
+    photo.save(tmp_path / "out.tif")
+    assert np.array_equal(read_photo(tmp_path / "out.tif").pixels, wanted.picture)
+    floats = (pixels / 255).astype(np.float32)
+    floats[mask] = np.nan
+    filled = lf.fill(floats, boxes, inpainter).picture
+    assert np.array_equal(filled[~mask], floats[~mask])
+    assert np.abs(filled[mask] * 255 - wanted.picture[mask]).max() < 0.51
+
+
+def test_gray_pictures_stay_gray(inpainter, pixels):
+    gray, mask = pixels[..., 0], mask_of((40, 60, 20, 30))
+    filled = lf.fill(gray, mask, inpainter).picture
+    assert filled.shape == gray.shape and np.array_equal(filled[~mask], gray[~mask])
+    assert (filled[mask] != gray[mask]).any()

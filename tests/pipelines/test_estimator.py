@@ -5,8 +5,9 @@ import torch
 from torch.nn import functional as F
 
 from lightfast._experiments.data.generated_scenes import draw_scenes
-from lightfast._pipelines.estimator import Estimator, SceneEncoding, area_weights
-from lightfast._pipelines.pipeline import read_pipeline
+from lightfast._pipelines.estimator import Estimator, SceneEncoding
+from lightfast._pipelines.load import load
+from lightfast._pipelines.resample import area_weights
 from lightfast.metrics import recovery_error, reproduction_error
 
 LIGHT = torch.tensor([[1.0, 0.3, 0.01], [0.2, 1.0, 0.7]])
@@ -129,9 +130,9 @@ def test_the_original_sees_light_but_not_exposure(scenes):
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path, scenes):
-    estimator = _stirred(Estimator("cerberus-local", members=2, views=4, softness=0.02, details={"data": "drawn"}))
+    estimator = _stirred(Estimator("cerberus-local", members=2, views=4, softness=0.02))
     estimator.save(tmp_path)
-    loaded = read_pipeline(tmp_path)
+    loaded = load(tmp_path)
     assert isinstance(loaded, Estimator) and loaded.config == estimator.config
     with torch.no_grad():
         torch.testing.assert_close(loaded(scenes.images), estimator(scenes.images))

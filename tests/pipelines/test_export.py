@@ -10,10 +10,9 @@ import torch
 
 import lightfast as lf
 from lightfast._pipelines import export
-from lightfast._pipelines.export import export_pipeline
+from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.inpainter import Inpainter
-from lightfast._pipelines.pipeline import Classifier
-from lightfast._pipelines.pretrained import pretrained, pretrained_names
+from lightfast._pipelines.load import pretrained, pretrained_names
 from lightfast.color import ChannelNorm
 
 CLASSES = ["cat", "dog", "bird"]
@@ -21,7 +20,7 @@ CLASSES = ["cat", "dog", "bird"]
 
 def small_classifier(offset_groups=3, field=0):
     norm = ChannelNorm([2.0] * 3, [1.0] * 3)
-    options = {"color": "log", "offset_groups": offset_groups, "field": field, "details": {"size": 16}}
+    options = {"color": "log", "offset_groups": offset_groups, "field": field, "size": 16}
     return Classifier("resnet20", CLASSES, norm, **options).eval()
 
 
@@ -43,7 +42,7 @@ def relit(images, seed):
 @pytest.mark.parametrize("name", [*pretrained_names(), *(pytest.param(name, marks=pytest.mark.slow) for name in FRESH)])
 def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
     pipeline = FRESH[name]().eval() if name in FRESH else pretrained(name)
-    written = export_pipeline(pipeline, tmp_path / "model.onnx")
+    written = lf.export(pipeline, tmp_path / "model.onnx")
     assert written.difference < 1e-4 and written.batches == (12 if pipeline.dynamic_size else 6)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
@@ -72,13 +71,13 @@ def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_a_classifier_that_takes_a_plane_of_light_away(suffix, tmp_path):
-    written = export_pipeline(small_classifier(None, field=1), tmp_path / f"model{suffix}")
+    written = lf.export(small_classifier(None, field=1), tmp_path / f"model{suffix}")
     assert written.difference < 1e-4 and written.inputs == {"images": ("batch", 3, 16, 16)}
 
 
 def test_programs(tmp_path):
     pipeline = lf.Estimator("cerberus-local", members=2, views=4, options={"cerberus-local": {"norm": True}}).eval()
-    written = export_pipeline(pipeline, tmp_path / "model.pt2")
+    written = lf.export(pipeline, tmp_path / "model.pt2")
     assert written.inputs == {"images": ("batch", 3, "height", "width")} and written.output[0] == "illuminant"
     extra = {"config": "", "pipeline": ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=extra)
@@ -105,7 +104,7 @@ def test_a_folder_by_the_command_line(tmp_path, run):
 def test_the_pipeline_is_left_as_it_is(tmp_path):
     pipeline = small_classifier().train().double()
     before = {key: value.clone() for key, value in pipeline.state_dict().items()}
-    export_pipeline(pipeline, tmp_path / "model.pt2", dynamic=False)
+    lf.export(pipeline, tmp_path / "model.pt2", dynamic=False)
     assert pipeline.training and all(torch.equal(before[key], value) for key, value in pipeline.state_dict().items())
 
 
@@ -119,25 +118,25 @@ def test_nothing_is_left_of_a_file_that_answers_differently(tmp_path, monkeypatc
 
     monkeypatch.setattr(export, "fuse", harmed)
     with pytest.raises(RuntimeError, match="differs from the pipeline"):
-        export_pipeline(small_classifier(), tmp_path / "model.pt2", dynamic=False)
+        lf.export(small_classifier(), tmp_path / "model.pt2", dynamic=False)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_pipeline_that_cannot_take_the_size_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"expected sRGB images \(N, 3, 128, 128\)"):
-        export_pipeline(Inpainter("context-encoder-slim"), tmp_path / "model.onnx", size=(64, 64))
+        lf.export(Inpainter("context-encoder-slim"), tmp_path / "model.onnx", size=(64, 64))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_size_is_needed(tmp_path):
     with pytest.raises(ValueError, match="--size"):
-        export_pipeline(Classifier("resnet20", CLASSES), tmp_path / "model.onnx")
+        lf.export(Classifier("resnet20", CLASSES), tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere", "-o", "model.onnx"], "neither a folder with a trained model nor a pretrained model"),
+        (["nowhere", "-o", "model.onnx"], "'nowhere' is no model: it is not in the package"),
         ([".", "-o", "model.onnx"], "model.json"),
         (["resnet20-cifar10"], "--out"),
         (["resnet20-cifar10", "-o", "model.tflite"], ".onnx or .pt2, but got 'model.tflite'"),

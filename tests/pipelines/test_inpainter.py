@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import lightfast as lf
 from lightfast._experiments.data.generated_textures import draw_textures
 from lightfast._pipelines.inpainter import HoleEncoding, Inpainter, center_mask
-from lightfast._pipelines.pipeline import read_pipeline
-from lightfast._pipelines.pretrained import pretrained_names
+from lightfast._pipelines.load import load, pretrained_names
 from lightfast.color import linear_to_srgb, srgb_to_linear
 from lightfast.light import relight
 
@@ -131,7 +130,7 @@ def test_it_is_saved_and_read_again(tmp_path, images):
         wanted = inpainter(images.float(), mask)
         inpainter.save(tmp_path / "whole")
         inpainter.save(tmp_path / "half", half=True)
-        assert torch.equal(read_pipeline(tmp_path / "whole")(images.float(), mask), wanted)
+        assert torch.equal(load(tmp_path / "whole")(images.float(), mask), wanted)
         again = Inpainter.load(tmp_path / "half")
         assert next(again.parameters()).dtype == torch.float32
         torch.testing.assert_close(again(images.float(), mask), wanted, atol=0.02, rtol=0.02)
@@ -176,8 +175,8 @@ def test_what_it_cannot_be_called_with(images):
     ):
         with pytest.raises(ValueError, match="expected"):
             inpainter(image, mask)
-    with pytest.raises(ValueError, match="does not say softness"):
-        Inpainter.from_config({"network": "context-encoder", "offset_groups": 3, "color": "log", "options": {}})
+    with pytest.raises(ValueError, match="it says 'sofness', but there is only network, offset_groups"):
+        Inpainter.from_config({"network": "context-encoder", "sofness": 0.1})
 
 
 @pytest.mark.skipif("context-encoder-slim" not in pretrained_names(), reason="its weights are not in this checkout")

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from lightfast._fuse import fuse
+from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.estimator import Estimator
 from lightfast._pipelines.inpainter import Inpainter
-from lightfast._pipelines.pipeline import BALANCES, Classifier, Pipeline, Preparation, read_pipeline
-from lightfast._pipelines.pretrained import pretrained, pretrained_names
+from lightfast._pipelines.load import load, pretrained, pretrained_names
+from lightfast._pipelines.pipeline import Pipeline
+from lightfast._pipelines.preparation import BALANCES, Preparation
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
 from lightfast.light import relight, varying_light
 from lightfast.nn._constrained import Constrained
@@ -96,7 +98,7 @@ def test_a_dark_channel_is_filled_with_the_pattern_of_the_others(images):
     "options",
     [
         {},
-        {"color": "log", "offset_groups": 3, "fill": True, "details": {"size": 32}},
+        {"color": "log", "offset_groups": 3, "fill": True, "size": 32},
         {"color": "log", "offset_groups": 3, "scope": "pixel"},
         {"balance": "quasi-unsupervised"},
         {"color": "log", "field": 1},
@@ -105,9 +107,10 @@ def test_a_dark_channel_is_filled_with_the_pattern_of_the_others(images):
 @torch.no_grad()
 def test_saved_and_loaded_is_the_same(tmp_path, images, options):
     classifier = make(**options)
+    classifier.about = {"strategy": "mine", "steps": [1, 2]}
     loaded = Classifier.load(classifier.save(tmp_path / "a" / "b"))
     assert not loaded.training
-    assert (loaded.config, loaded.classes) == (classifier.config, CLASSES)
+    assert (loaded.config, loaded.about, loaded.classes) == (classifier.config, classifier.about, CLASSES)
     torch.testing.assert_close(loaded(images), classifier(images), rtol=0, atol=0)
     assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == ["model.json", "model.safetensors"]
 
@@ -173,7 +176,9 @@ def test_weights_of_another_network_are_refused(tmp_path, saved):
         ("{", "is not JSON"),
         ("[]", "does not describe a model of lightfast"),
         ('{"lightfast": "Painter"}', "does not describe a model of lightfast"),
-        ('{"lightfast": "Classifier"}', "it does not say model"),
+        ('{"lightfast": "Classifier"}', "is in format None"),
+        ('{"lightfast": "Classifier", "format": 2}', "it does not say model, classes"),
+        ('{"lightfast": "Classifier", "format": 2, "config": []}', "must be a table of names and values"),
     ],
 )
 def test_foreign_descriptions_are_refused(saved, content, sentence):
@@ -183,10 +188,72 @@ def test_foreign_descriptions_are_refused(saved, content, sentence):
 
 
 def test_an_unknown_network_in_the_description_is_named(saved):
-    config = json.loads((saved / "model.json").read_text())
-    (saved / "model.json").write_text(json.dumps({**config, "model": "resnet9000"}))
+    edit(saved, model="resnet9000")
     with pytest.raises(ValueError, match="resnet9000"):
-        read_pipeline(saved)
+        load(saved)
+
+
+def edit(folder, **changes):
+    path = folder / "model.json"
+    description = json.loads(path.read_text())
+    path.write_text(json.dumps({**description, "config": {**description["config"], **changes}}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"size": "big"}, "size must be a whole number or null, but is 'big'"),
+        ({"size": True}, "size must be a whole number or null, but is True"),
+        ({"offset_groups": 3.0}, "offset_groups must be a whole number or null, but is 3.0"),
+        ({"fill": 1}, "fill must be true or false, but is 1"),
+        ({"model": None}, "model must be text, but is None"),
+        ({"classes": "cat"}, "classes must be a list, each text, but is 'cat'"),
+        ({"classes": ["cat", 3]}, r"classes must be a list, each text, but is \['cat', 3\]"),
+        ({"color": "hsv"}, "color must be 'srgb' or 'log', but is 'hsv'"),
+        ({"balance": "white-patch"}, "balance must be 'gray-world' or .* or null"),
+        ({"details": {}, "norm": 1}, "it says 'details', 'norm', but there is only model, classes, color"),
+    ],
+)
+def test_wrong_values_in_the_description_are_named(saved, changes, sentence):
+    edit(saved, **changes)
+    with pytest.raises(ValueError, match=f"does not describe a Classifier: {sentence}"):
+        load(saved)
+
+
+@pytest.mark.parametrize("softness", ["0.1", None, True, float("nan"), float("inf")])
+def test_numbers_are_numbers(tmp_path, softness):
+    folder = Estimator("cerberus", size=16).save(tmp_path)
+    edit(folder, softness=softness)
+    with pytest.raises(ValueError, match="softness must be a number, but is"):
+        load(folder)
+
+
+def test_what_the_description_leaves_out_is_the_default(saved):
+    path = saved / "model.json"
+    description = json.loads(path.read_text())
+    del description["config"]["field"], description["about"]
+    path.write_text(json.dumps(description))
+    assert load(saved).config["field"] == 0 and load(saved).about == {}
+
+
+def test_configurations_are_the_constructors_arguments():
+    classifier = Classifier("resnet20", ("cat", "dog"), color="log", size=32)
+    assert classifier.config == {
+        **{"model": "resnet20", "classes": ["cat", "dog"], "color": "log", "offset_groups": None, "scope": "image"},
+        **{"constrained": True, "balance": None, "fill": False, "field": 0, "size": 32},
+    }
+    assert Classifier.from_config(classifier.config).config == classifier.config
+    again = copy.deepcopy(classifier)
+    assert again.config == classifier.config and again.config is not classifier.config
+
+    class Named(Classifier):
+        def __init__(self, name: str) -> None:
+            super().__init__("resnet20", [name, "other"])
+
+    try:
+        assert Named("cat").config == {"name": "cat"} and Named.from_config({"name": "cat"}).classes == ["cat", "other"]
+    finally:
+        del Pipeline.kinds["Named"]
 
 
 def test_another_kind_of_pipeline_is_refused(saved):
@@ -194,14 +261,15 @@ def test_another_kind_of_pipeline_is_refused(saved):
         pass
 
     try:
-        with pytest.raises(ValueError, match="holds a Classifier, not a Nothing"):
+        with pytest.raises(ValueError, match="is a model of the kind Classifier, not Nothing"):
             Nothing.load(saved)
     finally:
         del Pipeline.kinds["Nothing"]
 
 
 def test_unknown_pretrained_models_list_what_exists():
-    with pytest.raises(ValueError, match="no pretrained model 'resnet21'; there are: "):
+    there = "context-encoder-slim, illuminant, resnet20-cifar10, resnet20-cifar10-original"
+    with pytest.raises(ValueError, match=f"no pretrained model 'resnet21'; there are: {there}"):
         pretrained("resnet21")
 
 
@@ -222,7 +290,7 @@ LOADED = {
 
 @pytest.fixture(params=LOADED)
 def loaded(request, tmp_path):
-    return read_pipeline(LOADED[request.param]().save(tmp_path))
+    return load(LOADED[request.param]().save(tmp_path))
 
 
 def test_loaded_pipelines_are_as_fast_without_no_grad(loaded):
@@ -258,10 +326,10 @@ def test_loaded_pipelines_can_be_trained_on(loaded):
 
 
 def test_what_the_user_froze_stays_frozen(saved):
-    classifier = read_pipeline(saved)
+    classifier = load(saved)
     classifier.requires_grad_(False)
     assert not any(parameter.requires_grad for parameter in classifier.train().parameters())
-    classifier = read_pipeline(saved).train()
+    classifier = load(saved).train()
     classifier.network.stem.requires_grad_(False)
     assert not any(parameter.requires_grad for parameter in classifier.eval().train().network.stem.parameters())
-    assert not any(parameter.requires_grad for parameter in fuse(read_pipeline(saved)).train().parameters())
+    assert not any(parameter.requires_grad for parameter in fuse(load(saved)).train().parameters())

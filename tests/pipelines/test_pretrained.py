@@ -7,7 +7,7 @@ import torch
 import lightfast as lf
 from lightfast import assert_equivariant
 from lightfast._pipelines.inpainter import Inpainter
-from lightfast._pipelines.pretrained import pretrained_names
+from lightfast._pipelines.load import pretrained_names
 
 
 def read_test_images(folder):

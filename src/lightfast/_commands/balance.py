@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from lightfast._photographs.balance import Balanced
+    from lightfast._photographs.folder import BalancedFile
 
 __all__ = ["balance"]
 
@@ -24,12 +24,12 @@ def balance(
         "balanced"
     ),
     estimator: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="What tells the light: a pretrained estimator (cerberus-nus by default), the folder of a trained one, "
-            "or gray-world, white-patch, max-rgb, shades-of-gray, gray-edge-1, gray-edge-2, pca."
+            help="What tells the light: a packaged estimator, the folder of a trained one, OWNER/NAME on the Hub, or "
+            "gray-world, white-patch, max-rgb, shades-of-gray, gray-edge-1, gray-edge-2, pca."
         ),
-    ] = None,
+    ] = "illuminant",
     strength: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="How much of the light's color is taken away, from 0 to 1.")
     ] = 1.0,
@@ -43,18 +43,19 @@ def balance(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from lightfast._photographs.balance import balance_photo, choose_estimator, contact_sheet, find_photos, output_paths
-    from lightfast._photographs.files import PhotoError
+    from lightfast._photographs.balance import choose_estimator
+    from lightfast._photographs.folder import balance_file, contact_sheet, find_photos, output_paths
+    from lightfast._photographs.photo import PhotoError
 
     found = find_photos(photos)
     estimate: Callable[[Tensor], Tensor] = choose_estimator(estimator)
     out.mkdir(parents=True, exist_ok=True)
-    done: list[Balanced] = []
+    done: list[BalancedFile] = []
     failed = 0
     with ThreadPoolExecutor(jobs) as pool:
         targets = output_paths(found, out)
         tasks = [
-            pool.submit(balance_photo, photo, target, estimate, strength, sheet)
+            pool.submit(balance_file, photo, target, estimate, strength, sheet)
             for photo, target in zip(found, targets, strict=True)
         ]
         for task in _shown(tasks):

@@ -15,7 +15,7 @@ __all__ = ["classify"]
 def classify(
     photos: Annotated[list[Path], typer.Argument(help="Image files.")],
     model: Annotated[
-        str, typer.Option(help="The folder of a trained classifier, or a pretrained one's name.")
+        str, typer.Option(help="A packaged classifier, the folder of a trained one, or OWNER/NAME on the Hub.")
     ] = "resnet20-cifar10",
     top: Annotated[int, typer.Option(min=1, help="How many classes to show for each.")] = 3,
     device: options.Device = "auto",
@@ -24,11 +24,12 @@ def classify(
     import torch
 
     from lightfast._experiments.data import DataError, load_image
+    from lightfast._pipelines.classifier import Classifier
 
-    classifier = options.load_classifier(model)
+    classifier = Classifier.load(model)
     where = options.choose_device(device)
     classifier.to(where)
-    size = classifier.config.get("size")
+    size = classifier.config["size"]
     unread = 0
     for photo in photos:
         try:

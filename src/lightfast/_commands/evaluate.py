@@ -13,7 +13,9 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="The folder of a trained model, or a pretrained one's name.")],
+    run: Annotated[
+        str, typer.Argument(help="A packaged model, the folder of a trained one, or OWNER/NAME on the Hub.")
+    ],
     data: Annotated[
         Path | None,
         typer.Option(
@@ -30,8 +32,9 @@ def evaluate(
     from lightfast._atomic import write_json
     from lightfast._experiments import EXPERIMENTS, experiment
     from lightfast._experiments.provenance import provenance
+    from lightfast._pipelines.load import load
 
-    pipeline = options.load_pipeline(run, "trained classifier")
+    pipeline = load(run)
     study = next(cls for cls in map(experiment, EXPERIMENTS) if isinstance(pipeline, cls.pipeline))
     text, numbers = study.evaluate(pipeline, data, size, seed, options.choose_device(device))
     typer.echo(text)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lightfast._commands import options
-
 __all__ = ["export"]
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="The folder of a trained model, or a pretrained one's name.")],
+    model: Annotated[
+        str, typer.Argument(help="A packaged model, the folder of a trained one, or OWNER/NAME on the Hub.")
+    ],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="The new file: .onnx, or .pt2 for a program of torch.export.")
     ],
@@ -30,11 +30,9 @@ def export(
     ] = None,
 ) -> None:
     """Write a whole model, from image to answer, to one file, and check that it answers as the model does."""
-    from lightfast._pipelines.export import export_pipeline
+    import lightfast as lf
 
-    written = export_pipeline(
-        options.load_pipeline(model), out, opset=opset, dynamic=dynamic, size=None if size is None else _size(size)
-    )
+    written = lf.export(lf.load(model), out, opset=opset, dynamic=dynamic, size=None if size is None else _size(size))
     for name, shape in [*written.inputs.items(), written.output]:
         typer.echo(f"{'out' if name == written.output[0] else 'in':>5}  {name} {_shown(shape)}")
     typer.echo(

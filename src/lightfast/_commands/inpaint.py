@@ -24,21 +24,22 @@ def inpaint(
     ] = None,
     blend: Annotated[bool, typer.Option(help="Let what is filled in meet what is around it.")] = True,
     model: Annotated[
-        str | None, typer.Option(help="A pretrained inpainter (context-encoder-slim), or the folder of a trained one.")
-    ] = None,
+        str, typer.Option(help="A packaged inpainter, the folder of a trained one, or OWNER/NAME on the Hub.")
+    ] = "context-encoder-slim",
 ) -> None:
     """Fill in parts of a photograph of any size; all other pixels stay as they are.
 
     EXIF data and color profile are kept, and the photograph itself is never overwritten. A JPEG file is written with
     the quality it had, which rounds again; name a .png file with --out to keep every other pixel bit by bit.
     """
-    from lightfast._photographs.fill import choose_inpainter, inpaint_photo
+    from lightfast._photographs.fill import fill_file
+    from lightfast._pipelines.inpainter import Inpainter
 
     if (box is None) == (mask is None):
         raise ValueError("say what to fill in, either with --box x,y,width,height or with --mask IMAGE")
-    boxes = [_parse_box(text) for text in box or []]
+    missing = mask if box is None else [_parse_box(text) for text in box]
     target = photo.with_name(f"{photo.stem}-filled{photo.suffix}") if out is None else out
-    count = inpaint_photo(photo, target, choose_inpainter(model), boxes, mask, blend)
+    count = fill_file(photo, target, missing, Inpainter.load(model), blend)
     typer.echo(f"{photo} -> {target}  {count} {'hole' if count == 1 else 'holes'} filled")
 
 

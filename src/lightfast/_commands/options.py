@@ -11,9 +11,7 @@ import typer
 if TYPE_CHECKING:
     import torch
 
-    from lightfast._pipelines.pipeline import Classifier, Pipeline
-
-__all__ = ["Device", "Out", "Resume", "choose_device", "load_classifier", "load_pipeline", "names_in"]
+__all__ = ["Device", "Out", "Resume", "choose_device", "names_in"]
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="The folder for everything that is written.")]
@@ -42,30 +40,3 @@ def choose_device(name: str) -> torch.device:
         os.environ["ACCELERATE_USE_CPU"] = "true"
         return torch.device("cpu")
     return PartialState().device or torch.device("cuda")
-
-
-def load_classifier(name: str) -> Classifier:
-    """The classifier in a folder, or the pretrained one of that name."""
-    from lightfast._pipelines.pipeline import Classifier
-
-    if Path(name).is_dir():
-        return Classifier.load(name)
-    classifier = load_pipeline(name, "trained classifier")
-    if not isinstance(classifier, Classifier):
-        raise ValueError(f"the pretrained model {name!r} is a {type(classifier).__name__}, not a Classifier")
-    return classifier
-
-
-def load_pipeline(name: str, wanted: str = "trained model") -> Pipeline:
-    """The pipeline in a folder, or the pretrained one of that name."""
-    from lightfast._pipelines.pipeline import read_pipeline
-    from lightfast._pipelines.pretrained import pretrained, pretrained_names
-
-    if Path(name).is_dir():
-        return read_pipeline(name)
-    if name not in pretrained_names():
-        raise ValueError(
-            f"{name!r} is neither a folder with a {wanted} nor a pretrained model; "
-            f"pretrained are: {', '.join(pretrained_names()) or 'none'}"
-        )
-    return pretrained(name)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lightfast._photographs.files import Photo, PhotoError, read_photo, write_photo
-from lightfast._pipelines.estimator import area_weights
+from lightfast._photographs.files import kind_named, read_photo, write_photo
+from lightfast._photographs.photo import Photo, PhotoError
+from lightfast._photographs.pictures import as_photo
 from lightfast._pipelines.inpainter import CENTER, OVERLAP, SIZE, Inpainter
-from lightfast.color import linear_to_srgb, srgb_to_linear
+from lightfast._pipelines.resample import area_weights
+from lightfast.color import linear_to_srgb
 
 __all__ = [
     "DEFAULT_INPAINTER",
+    "Box",
+    "Filled",
     "Hole",
-    "choose_inpainter",
-    "fill_photo",
+    "fill",
+    "fill_file",
     "find_holes",
-    "inpaint_photo",
     "missing_pixels",
     "seamless",
 ]
 
 DEFAULT_INPAINTER = "context-encoder-slim"
 
-_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
+Box = tuple[int, int, int, int]
+"""x, y, width and height of a rectangle, from the upper left corner."""
 
 # Holes are brought to the size of those that networks are trained on.
 _HOLE = CENTER.stop - CENTER.start - 2 * OVERLAP
@@ -53,44 +59,97 @@ class Hole:
     inside: np.ndarray
 
 
-def choose_inpainter(name: str | None) -> Inpainter:
-    """The inpainter in a folder, or the pretrained one of that name."""
-    from lightfast._pipelines.pretrained import pretrained, pretrained_names
+@dataclass(frozen=True)
+class Filled:
+    """A picture whose holes were filled.
 
-    name = name or DEFAULT_INPAINTER
-    if Path(name).is_dir():
-        return Inpainter.load(name)
-    if name not in pretrained_names():
-        raise ValueError(
-            f"{name!r} is neither a folder with a trained inpainter nor a pretrained model; "
-            f"pretrained are: {', '.join(pretrained_names()) or 'none'}"
-        )
-    inpainter = pretrained(name)
-    if not isinstance(inpainter, Inpainter):
-        raise ValueError(f"the pretrained model {name!r} is a {type(inpainter).__name__}, and fills no holes")
-    return inpainter
+    Attributes:
+        picture: of the same kind as the one that was given; a :class:`lightfast.Photo` for a file.
+        holes: x, y, width and height of each hole, as the picture's pixels are stored.
+    """
+
+    picture: Any
+    holes: tuple[Box, ...]
 
 
-def missing_pixels(
-    size: tuple[int, int], boxes: Sequence[tuple[int, int, int, int]] = (), mask: Path | None = None
-) -> np.ndarray:
+@torch.no_grad()
+def fill(
+    picture: Any,
+    mask: Any,
+    inpainter: str | os.PathLike[str] | Inpainter = DEFAULT_INPAINTER,
+    *,
+    blend: bool = True,
+    linear: bool = False,
+) -> Filled:
+    """The picture with missing pixels filled in; all others are left as they are, bit by bit.
+
+    Around each hole a window is brought to the size that the network sees, filled, and put back. Pixels that touch, at
+    a corner too, are of one hole.
+
+    Args:
+        picture: a JPEG, PNG or TIFF file; an array (H, W, 3) or a tensor (3, H, W), of uint8, uint16 or floating point
+            in [0, 1]; or a Pillow image. Alpha is left alone, and gray pictures stay gray.
+        mask: what is missing: an array or a tensor (H, W), nonzero there; an image or its path, white there; or a list
+            of rectangles (x, y, width, height). For a file, as it is seen upright.
+        inpainter: one, or a name that :func:`lightfast.load` knows.
+        blend: let what is filled in meet what is around it, see :func:`seamless`.
+        linear: whether the numbers of an array or a tensor are linear in light, instead of sRGB.
+
+    Returns:
+        The filled picture, of the same kind as the one given, with the holes. For a file it is a
+        :class:`lightfast.Photo`, whose `save` writes it with EXIF data and color profile.
+
+    >>> picture = np.full((60, 80, 3), 128, np.uint8)
+    >>> filled = fill(picture, [(20, 10, 16, 12)])
+    >>> filled.holes, bool((filled.picture[:10] == 128).all())
+    (((20, 10, 16, 12),), True)
+    """
+    photo, back = as_photo(picture, linear)
+    if not isinstance(photo, Photo):
+        raise PhotoError(f"{photo.path} is a camera raw file: develop it first, and fill the holes of what comes out")
+    height, width = photo.pixels.shape[:2]
+    upright = missing_pixels((width, height) if photo.orientation >= 5 else (height, width), mask)
+    missing = _as_stored(upright, photo.orientation)
+    inpainter = inpainter if isinstance(inpainter, Inpainter) else Inpainter.load(inpainter)
+    holes, pixels = find_holes(missing), photo.pixels.copy()
+    for hole in holes:
+        rows, columns = hole.inside.shape
+        region = pixels[hole.top : hole.top + rows, hole.left : hole.left + columns]
+        light = _fill_hole(replace(photo, pixels=pixels), missing, hole, inpainter, blend).permute(1, 2, 0).numpy()
+        light = light if pixels.shape[2] == 3 else light.mean(2, keepdims=True)
+        region[hole.inside] = photo.stored(light)[hole.inside]
+    boxes = tuple((hole.left, hole.top, hole.inside.shape[1], hole.inside.shape[0]) for hole in holes)
+    return Filled(back(replace(photo, pixels=pixels)), boxes)
+
+
+def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, blend: bool = True) -> int:
+    """Read a photograph, fill its holes, and write it as the kind that the target's name says; how many there were.
+
+    Raises:
+        PhotoError: it cannot be read or written; the message names it.
+        ValueError: the boxes or the mask do not fit.
+    """
+    kind, photo = kind_named(target), read_photo(source)
+    if target.exists() and target.resolve() == source.resolve():
+        raise PhotoError(f"{source} would be overwritten: name another file with --out")
+    filled = fill(photo, mask, inpainter, blend=blend)
+    write_photo(filled.picture.converted(kind), target)
+    return len(filled.holes)
+
+
+def missing_pixels(size: tuple[int, int], mask: Any) -> np.ndarray:
     """Which pixels of a photograph are missing, boolean (H, W), as seen upright.
 
     Args:
         size: height and width of the photograph.
-        boxes: x, y, width and height of rectangles, from its upper left corner.
-        mask: an image of the same size, white where pixels are missing.
+        mask: as in :func:`fill`.
     """
-    height, width = size
-    missing = np.zeros(size, dtype=bool)
-    for x, y, w, h in boxes:
-        if w < 1 or h < 1:
-            raise ValueError(f"the box {x},{y},{w},{h} is empty: width and height must be at least 1")
-        if x < 0 or y < 0 or x + w > width or y + h > height:
-            raise ValueError(f"the box {x},{y},{w},{h} reaches outside of the photograph, which is {width} x {height}")
-        missing[y : y + h, x : x + w] = True
-    if mask is not None:
-        missing |= _read_mask(mask, size)
+    missing = _boxes(mask, size) if isinstance(mask, list | tuple) else _read_mask(mask)
+    if missing.shape != size:
+        raise ValueError(
+            f"the mask {mask if isinstance(mask, str | os.PathLike) else ''} is {_by(missing.shape)}, and the "
+            f"photograph {_by(size)}: they must have the same size"
+        )
     if not missing.any():
         raise ValueError("no pixel is missing: white pixels of a mask are those to fill in")
     if missing.all():
@@ -115,60 +174,7 @@ def find_holes(missing: np.ndarray) -> list[Hole]:
     return holes
 
 
-@torch.no_grad()
-def fill_photo(photo: Photo, missing: np.ndarray, inpainter: Inpainter, blend: bool = True) -> Photo:
-    """The photograph with missing pixels filled in; all others are left alone.
-
-    Args:
-        photo: left as it is.
-        missing: boolean (H, W), as the file has its pixels.
-        inpainter: what fills.
-        blend: let what is filled in meet what is around it, see :func:`seamless`.
-    """
-    pixels = photo.pixels.copy()
-    for hole in find_holes(missing):
-        srgb = linear_to_srgb(_fill_hole(pixels, missing, hole, inpainter, blend).clamp(0, 1))
-        values = (srgb * np.iinfo(pixels.dtype).max).round().permute(1, 2, 0).numpy().astype(pixels.dtype)
-        height, width = hole.inside.shape
-        region = pixels[hole.top : hole.top + height, hole.left : hole.left + width]
-        region[hole.inside] = values[hole.inside]
-    return replace(photo, pixels=pixels)
-
-
-def inpaint_photo(
-    source: Path,
-    target: Path,
-    inpainter: Inpainter,
-    boxes: Sequence[tuple[int, int, int, int]] = (),
-    mask: Path | None = None,
-    blend: bool = True,
-) -> int:
-    """Read a photograph, fill its holes, and write it as the kind that the target's name says; how many there were.
-
-    Raises:
-        PhotoError: it cannot be read or written; the message names it.
-        ValueError: the box or the mask does not fit.
-    """
-    if target.suffix.lower() not in _KINDS:
-        raise ValueError(f"{target} is to be written as what? Name a file that ends in {', '.join(_KINDS)}")
-    photo = read_photo(source)
-    if not isinstance(photo, Photo):
-        raise PhotoError(f"{source} is a camera raw file: develop it first, and fill the holes of what comes out")
-    if target.exists() and target.resolve() == source.resolve():
-        raise PhotoError(f"{source} would be overwritten: name another file with --out")
-    turned = photo.orientation >= 5
-    height, width = photo.pixels.shape[:2]
-    upright = missing_pixels((width, height) if turned else (height, width), boxes, mask)
-    missing = _as_stored(upright, photo.orientation)
-    filled = fill_photo(photo, missing, inpainter, blend)
-    try:
-        write_photo(_as_kind(filled, _KINDS[target.suffix.lower()]), target)
-    except OSError as error:
-        raise PhotoError(f"{target} cannot be written ({error})") from error
-    return len(find_holes(missing))
-
-
-def _fill_hole(pixels: np.ndarray, missing: np.ndarray, hole: Hole, inpainter: Inpainter, blend: bool) -> Tensor:
+def _fill_hole(photo: Photo, missing: np.ndarray, hole: Hole, inpainter: Inpainter, blend: bool) -> Tensor:
     """Linear light for the rectangle of a hole, (3, h, w)."""
     height, width = hole.inside.shape
     # Photograph's pixels to one of the network's; small holes are seen as they are.
@@ -177,7 +183,7 @@ def _fill_hole(pixels: np.ndarray, missing: np.ndarray, hole: Hole, inpainter: I
     if scale == 1:
         top, left = round(top), round(left)
     rows, columns = (np.arange(int(np.floor(first)), int(np.ceil(first + SIZE * scale))) for first in (top, left))
-    window, gone = _reduced(pixels, missing, (rows, columns), (top, left), scale)
+    window, gone = _reduced(photo, missing, (rows, columns), (top, left), scale)
     filling = inpainter.cpu().filling(linear_to_srgb(window)[None], gone[None])[0][0]
     filled = torch.where(gone, seamless(filling, window, gone) if blend else filling, window)
     y, x = (
@@ -220,7 +226,7 @@ def seamless(filling: Tensor, image: Tensor, missing: Tensor) -> Tensor:
 
 
 def _reduced(
-    pixels: np.ndarray,
+    photo: Photo,
     missing: np.ndarray,
     places: tuple[np.ndarray, np.ndarray],
     start: tuple[float, float],
@@ -236,32 +242,14 @@ def _reduced(
         begin = torch.tensor([first - place[0]], dtype=torch.float64)
         weights.append(area_weights(begin, begin + SIZE * scale, SIZE, len(place))[0].float())
     down, across = weights
-    grid, top = np.ix_(rows, columns), np.float32(np.iinfo(pixels.dtype).max)
+    grid = np.ix_(rows, columns)
     seen = torch.from_numpy(~missing[grid]).float()
     share = down @ seen @ across.T
-    window = torch.stack(
-        [
-            down
-            @ (srgb_to_linear(torch.from_numpy(pixels[..., channel][grid].astype(np.float32) / top)) * seen)
-            @ across.T
-            for channel in range(3)
-        ]
-    )
+    # Missing pixels of floating point may hold anything.
+    light = np.where(missing[grid][..., None], 0, photo.light(grid)).transpose(2, 0, 1)
+    window = (down @ torch.from_numpy(np.ascontiguousarray(light)) @ across.T).expand(3, -1, -1)
     gone = share < scale * scale * (1 - 1e-4)
     return (window / share.clamp(min=1e-6)).clamp(0, 1), gone[None]
-
-
-def _as_kind(photo: Photo, kind: str) -> Photo:
-    """The photograph, to be written as another kind of file: JPEG files have 8 bits, and nothing to see through."""
-    if kind == photo.kind:
-        return photo
-    kept = {name: photo.kept[name] for name in ("exif", "icc_profile", "dpi") if name in photo.kept}
-    if hasattr(kept.get("exif"), "tobytes"):
-        kept["exif"] = kept["exif"].tobytes()
-    if kind != "JPEG":
-        return replace(photo, kind=kind, kept=kept)
-    pixels = photo.pixels if photo.pixels.dtype == np.uint8 else (photo.pixels >> 8).astype(np.uint8)
-    return replace(photo, pixels=pixels, kind=kind, alpha=None, kept=kept | {"quality": 95})
 
 
 def _interpolate(image: Tensor, y: Tensor, x: Tensor) -> Tensor:
@@ -295,22 +283,37 @@ def _as_stored(upright: np.ndarray, orientation: int) -> np.ndarray:
     return np.ascontiguousarray(back[orientation](upright)) if orientation in back else upright
 
 
-def _read_mask(path: Path, size: tuple[int, int]) -> np.ndarray:
+def _boxes(boxes: Sequence[Box], size: tuple[int, int]) -> np.ndarray:
+    missing = np.zeros(size, dtype=bool)
+    for x, y, width, height in boxes:
+        box = f"the box {x},{y},{width},{height}"
+        if width < 1 or height < 1:
+            raise ValueError(f"{box} is empty: width and height must be at least 1")
+        if x < 0 or y < 0 or x + width > size[1] or y + height > size[0]:
+            raise ValueError(f"{box} reaches outside of the photograph, which is {_by(size)}")
+        missing[y : y + height, x : x + width] = True
+    return missing
+
+
+def _read_mask(mask: Any) -> np.ndarray:
+    if isinstance(mask, np.ndarray | Tensor):
+        return np.asarray(torch.as_tensor(mask).cpu()).astype(bool)
     from PIL import Image, ImageOps
 
-    if not path.is_file():
-        raise PhotoError(f"there is no file {path}")
+    if isinstance(mask, Image.Image):
+        return np.asarray(mask.convert("L")) > 127
+    if not Path(mask).is_file():
+        raise PhotoError(f"there is no file {mask}")
     try:
-        with Image.open(path) as image:
-            values = np.asarray(ImageOps.exif_transpose(image).convert("L"))
+        with Image.open(mask) as image:
+            return np.asarray(ImageOps.exif_transpose(image).convert("L")) > 127
     except (OSError, SyntaxError, ValueError) as error:
-        raise PhotoError(f"{path} cannot be read as an image ({error})") from error
-    if values.shape != size:
-        raise ValueError(
-            f"the mask {path} is {values.shape[1]} x {values.shape[0]}, and the photograph {size[1]} x {size[0]}: "
-            "they must have the same size"
-        )
-    return values > 127
+        raise PhotoError(f"{mask} cannot be read as an image ({error})") from error
+
+
+def _by(size: tuple[int, ...]) -> str:
+    """Width x height, as people say it."""
+    return " x ".join(str(length) for length in reversed(size))
 
 
 def _touching_runs(missing: np.ndarray) -> tuple[list[tuple[int, int, int]], list[int]]:

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
+from lightfast._pipelines.resample import area_weights
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
-__all__ = ["Estimator", "SceneEncoding", "area_weights"]
+__all__ = ["Estimator", "SceneEncoding"]
 
 EstimatorColor = Literal["linear", "log"]
 
 _DIHEDRAL = 8
-
-
-def area_weights(first: Tensor, last: Tensor, size: int, pixels: int) -> Tensor:
-    """Weights of area resampling along an axis: how much each of `pixels` counts in each of `size` cells.
-
-    The stretch from `first` to `last`, in pixels, is cut into equal cells, and a pixel counts as far as it lies inside
-    one. Both are (N,); the weights are (N, size, pixels), and those of a cell sum to its length.
-
-    >>> area_weights(torch.zeros(1), torch.tensor([3.0]), size=2, pixels=3)
-    tensor([[[1.0000, 0.5000, 0.0000],
-             [0.0000, 0.5000, 1.0000]]])
-    """
-    steps = torch.arange(size + 1, device=first.device, dtype=first.dtype) / size
-    edges = first[:, None] + (last - first)[:, None] * steps
-    left = torch.arange(pixels, device=first.device, dtype=first.dtype)
-    upper, lower = torch.minimum(edges[:, 1:, None], left + 1), torch.maximum(edges[:, :-1, None], left)
-    return (upper - lower).clamp(min=0)
 
 
 class SceneEncoding(nn.Module):
@@ -126,7 +111,6 @@ class Estimator(Pipeline):
         members: how many networks of each kind.
         views: how many views of an image: 1, 2 (mirrored), 4 (and upside down) or 8 (and transposed).
         options: more arguments of networks, by their names.
-        details: more to keep in `config`, such as how the networks were trained.
 
     Attributes:
         encoding: the :class:`SceneEncoding`.
@@ -154,11 +138,8 @@ class Estimator(Pipeline):
         members: int = 1,
         views: int = 1,
         options: Mapping[str, Mapping[str, Any]] | None = None,
-        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        from lightfast import models
-
         if views not in (1, 2, 4, _DIHEDRAL):
             raise ValueError(f"an image has 1, 2, 4 or 8 views by mirroring and transposing, not {views}")
         if members < 1:
@@ -173,17 +154,6 @@ class Estimator(Pipeline):
             if name not in kinds or not isinstance(values, Mapping):
                 raise ValueError(f"options are by network, {{{kinds[0]!r}: {{...}}}}, but {name!r} has {values!r}")
         self.views = views
-        self.config = {
-            "network": network,
-            "offset_groups": offset_groups,
-            "color": color,
-            "size": size,
-            "softness": softness,
-            "members": members,
-            "views": views,
-            "options": {name: dict(values) for name, values in (options or {}).items()},
-            **(details or {}),
-        }
         self.encoding = SceneEncoding(color, size, softness)
         self.networks = nn.ModuleList(
             models.create(name, offset_groups=offset_groups, **self._network_options(name))
@@ -192,23 +162,10 @@ class Estimator(Pipeline):
         )
 
     def _network_options(self, name: str) -> dict[str, Any]:
-        options = self.config["options"].get(name, {})
+        options = (self.config["options"] or {}).get(name, {})
         if name == "cerberus":
             options = {**options, "size": self.config["size"], "rectify": self.config["color"] == "linear"}
         return options
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The estimator that a configuration describes, with fresh weights."""
-        needed = ("network", "offset_groups", "color", "size", "softness", "members", "views", "options")
-        missing = [key for key in needed if key not in config]
-        if missing:
-            raise ValueError(f"it does not say {', '.join(missing)}")
-        return cls(
-            config["network"],
-            **{key: config[key] for key in needed[1:]},
-            details={key: value for key, value in config.items() if key not in needed},
-        )
 
     def example_inputs(
         self, batch: int, size: tuple[int, int], saturation: float = 0.0, seed: int = 0

@@ -20,7 +20,7 @@ from torch import Tensor
 from lightfast._fuse import fuse
 from lightfast._pipelines.pipeline import Pipeline
 
-__all__ = ["FORMATS", "OPSET", "TOLERANCE", "Exported", "export_pipeline", "metadata"]
+__all__ = ["FORMATS", "OPSET", "TOLERANCE", "Exported", "export", "metadata"]
 
 OPSET = 18
 """The set of ONNX operators by default, and the oldest that torch can write."""
@@ -55,7 +55,7 @@ class Exported(NamedTuple):
     batches: int
 
 
-def export_pipeline(
+def export(
     pipeline: Pipeline,
     path: str | os.PathLike[str],
     *,
@@ -97,7 +97,9 @@ def export_pipeline(
         raise ValueError("an opset is for ONNX: name a file that ends in .onnx")
     size = size or pipeline.image_size
     if size is None:
-        raise ValueError("this pipeline does not say what size its images have: give it with --size, such as 32x32")
+        raise ValueError(
+            "this pipeline does not say what size its images have: give it, such as size=(32, 32) or --size 32x32"
+        )
     pipeline = _at_home(pipeline)
     inputs = pipeline.example_inputs(2 if dynamic else 1, size)
     varying = {0: "batch"} | ({2: "height", 3: "width"} if pipeline.dynamic_size else {}) if dynamic else {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from lightfast._pipelines.pipeline import Pipeline, read_pipeline
+from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.saving import save_weights
 
 try:
@@ -18,15 +18,15 @@ except ImportError:
         "pip install lightfast[hub]"
     ) from None
 
-__all__ = ["HubModel", "load_from_hub", "model_card"]
+__all__ = ["HubModel", "download", "model_card"]
 
 _TAGS = ["color-constancy", "equivariance", "lightfast"]
 
 
 class HubModel(ModelHubMixin, library_name="lightfast", tags=list(_TAGS)):
-    """A pipeline as the Hub's mixin wants a model: `save_pretrained`, `push_to_hub` and `from_pretrained` are its own.
+    """A pipeline as the Hub's mixin wants a model: `save_pretrained` and `push_to_hub` are its own.
 
-    It is saved as `model.safetensors`, `config.json` and `README.md`, a folder that :func:`read_pipeline` reads, too.
+    It is saved as `model.safetensors`, `config.json` and `README.md`, a folder that :func:`lightfast.load` reads, too.
 
     Attributes:
         pipeline: the pipeline.
@@ -34,34 +34,29 @@ class HubModel(ModelHubMixin, library_name="lightfast", tags=list(_TAGS)):
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self._hub_mixin_config = pipeline.description()
+        self._hub_mixin_config = pipeline.describe()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         # It would describe weights that were there before.
         (save_directory / "model.json").unlink(missing_ok=True)
         save_weights(self.pipeline, save_directory / "model.safetensors")
 
-    @classmethod
-    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:
-        return cls(read_pipeline(snapshot_download(model_id, allow_patterns=["*.safetensors", "*.json"], **options)))
-
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """The page of this pipeline."""
         return model_card(self.pipeline)
 
 
-def load_from_hub(name: str, **options: Any) -> Pipeline:
-    """The pipeline that the Hub has under `OWNER/NAME`, whatever its kind; a sentence if it cannot be had.
+def download(name: str, **options: Any) -> Path:
+    """The folder with the files that the Hub has under `OWNER/NAME`; an OSError says why if it cannot be had.
 
     Args:
         name: `OWNER/NAME`.
-        options: those of :meth:`Pipeline.from_pretrained`.
+        options: those of :func:`lightfast.load`.
     """
     try:
-        return HubModel.from_pretrained(name, **options).pipeline
+        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json"], **options))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise OSError(f"{name!r} is neither a folder with a saved model nor to be had from the Hub: {said}") from error
+        raise OSError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
 
 
 def model_card(pipeline: Pipeline) -> ModelCard:
@@ -84,7 +79,7 @@ has {parameters:,} parameters.
 ```python
 import lightfast as lf
 
-model = lf.{kind}.from_pretrained("OWNER/NAME")  # or the folder with these files
+model = lf.load("OWNER/NAME")  # or the folder with these files
 ```
 
 It is made from:

@@ -6,12 +6,13 @@ import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast.color import linear_to_srgb, log_to_linear, srgb_to_linear
 
@@ -125,7 +126,6 @@ class Inpainter(Pipeline):
         floor: likewise.
         constrained: whether the equivariant network's weights meet the paper's constraint.
         options: more arguments of the network.
-        details: more to keep in `config`, such as how the network was trained.
 
     Attributes:
         encoding: the :class:`HoleEncoding`.
@@ -155,44 +155,17 @@ class Inpainter(Pipeline):
         floor: bool = True,
         constrained: bool = True,
         options: Mapping[str, Any] | None = None,
-        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        from lightfast import models
-
         if network not in models.INPAINTERS:
             raise ValueError(f"there is no inpainting network {network!r}; there are {', '.join(models.INPAINTERS)}")
         if offset_groups is not None and color != "log":
             raise ValueError("light is an offset in log RGB alone: give color='log' to an equivariant network")
-        self.config = {
-            "network": network,
-            "offset_groups": offset_groups,
-            "color": color,
-            "softness": softness,
-            "floor": floor,
-            "constrained": constrained,
-            "options": dict(options or {}),
-            **(details or {}),
-        }
         self.encoding = HoleEncoding(color, softness, color == "log" and offset_groups is None, floor)
         self.network = models.create(
-            network, offset_groups, constrained=constrained, tanh=color == "srgb", **self.config["options"]
+            network, offset_groups, constrained=constrained, tanh=color == "srgb", **(options or {})
         )
         self.register_buffer("middle", center_mask(overlap=0), persistent=False)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The inpainter that a configuration describes, with fresh weights."""
-        needed = ("network", "offset_groups", "color", "softness", "constrained", "options")
-        missing = [key for key in needed if key not in config]
-        if missing:
-            raise ValueError(f"it does not say {', '.join(missing)}")
-        return cls(
-            config["network"],
-            **{key: config[key] for key in needed[1:]},
-            floor=config.get("floor", True),
-            details={key: value for key, value in config.items() if key not in (*needed, "floor")},
-        )
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import torch
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._experiments.data.nus import load_nus
-from lightfast._photographs.files import write_png
+from lightfast._photographs.photo import Photo
 
 HEAD = "file,camera,source,scene,fold,r,g,b\n"
 
@@ -16,7 +16,7 @@ def _folder(tmp_path, sizes=((4, 6), (4, 6))):
     rows = []
     for number, size in enumerate(sizes):
         pixels = np.random.default_rng(number).integers(0, 65536, (*size, 3)).astype(np.uint16)
-        write_png(tmp_path / f"{number}.png", pixels)
+        Photo(pixels).save(tmp_path / f"{number}.png")
         rows.append(f"{number}.png,Camera{1 - number},x,{number + 5},{number + 1},0.6,0.8,0.0\n")
     (tmp_path / "index.csv").write_text(HEAD + "".join(rows))
     return tmp_path

@@ -124,7 +124,7 @@ def test_a_study_leaves_everything_in_its_folder(study):
     assert json.loads((run / "held-out.jsonl").read_text())["step"] == 2
     record = json.loads((run / "evaluation.json").read_text())
     assert record["seed"] == 0 and record["tests"]["Textures"]["images"] == 6 and "command" in record["provenance"]
-    assert Inpainter.load(run).config["kind"] == "equivariant"
+    assert Inpainter.load(run).about["kind"] == "equivariant"
 
 
 def test_what_is_there_is_not_done_again(study):

@@ -19,7 +19,7 @@ from lightfast._experiments.report.figures import DARK, LIGHT
 from lightfast._experiments.report.page import Picture, Section, page
 from lightfast._experiments.report.tables import Table
 from lightfast._experiments.study import run_folder
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 from lightfast.light import LIGHT_KINDS
 
 PICTURES = drawn_pictures(train=8, test=40, size=16)

@@ -14,7 +14,7 @@ from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.pictures import drawn_pictures
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.study import run_folder
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 from lightfast.light import LIGHT_KINDS
 
 PICTURES = drawn_pictures(train=64, test=24, size=8)

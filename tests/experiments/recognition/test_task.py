@@ -13,7 +13,7 @@ from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.strategies import ALIASES, STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, LazyRecognitionTask, RecognitionTask
-from lightfast._pipelines.pipeline import Preparation
+from lightfast._pipelines.preparation import Preparation
 from lightfast.color import ChannelNorm
 
 

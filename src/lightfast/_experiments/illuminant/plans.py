@@ -111,7 +111,7 @@ class IlluminantPlan(Plan):
         plans = {part.network: self.plan_for(part) for part in parts}
         if any((each.size, each.softness) != (plan.size, plan.softness) for each in plans.values()):
             raise ValueError(f"the parts of {kind.name} must see images of the same size and softness")
-        return Estimator(
+        estimator = Estimator(
             kind.network,
             offset_groups=kind.offset_groups,
             color=kind.color,
@@ -120,8 +120,9 @@ class IlluminantPlan(Plan):
             members=members,
             views=plan.views,
             options={name: {"dropout": each.dropout, **each.options.get(name, {})} for name, each in plans.items()},
-            details=details,
         )
+        estimator.about = dict(details or {})
+        return estimator
 
     def plan_for(self, kind: NetworkKind) -> IlluminantPlan:
         """The plan with the values that this kind of network has for its own.

@@ -50,9 +50,7 @@ class Inpainting(Study):
 
     def __post_init__(self) -> None:
         """Find the weights to start from, before anything is written."""
-        from lightfast._photographs.fill import choose_inpainter
-
-        self._start = None if self.start is None else choose_inpainter(self.start)
+        self._start = None if self.start is None else Inpainter.load(self.start)
 
     @classmethod
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> HoleImages:

@@ -82,7 +82,7 @@ class InpaintingPlan(Plan):
     def inpainter(self, kind: NetworkKind, seed: int, details: Mapping[str, Any] | None = None) -> Inpainter:
         """A fresh inpainter of that kind."""
         torch.manual_seed(seed)
-        return Inpainter(
+        inpainter = Inpainter(
             self.model,
             offset_groups=kind.offset_groups,
             color=kind.color,
@@ -90,8 +90,9 @@ class InpaintingPlan(Plan):
             floor=self.floor,
             constrained=kind.constrained,
             options={**self.options, "carry": True} if kind.carry else self.options,
-            details=details,
         )
+        inpainter.about = dict(details or {})
+        return inpainter
 
 
 _ADAM: dict[str, Any] = {

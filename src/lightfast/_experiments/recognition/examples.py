@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightfast._experiments.lights import Images, evaluation_lights, in_batches
 from lightfast._experiments.report.figures import LIGHT, Theme, png_of
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 from lightfast.light import relight
 
 __all__ = ["EXAMPLE_SATURATIONS", "Example", "collect_examples", "examples_figure"]

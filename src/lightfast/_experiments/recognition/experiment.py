@@ -32,7 +32,9 @@ from lightfast._experiments.recognition.strategies import ALIASES, STRATEGIES, S
 from lightfast._experiments.recognition.task import LazyRecognitionTask, RecognitionTask
 from lightfast._experiments.report import Report
 from lightfast._experiments.study import Record, Run, Study, Training, option
-from lightfast._pipelines.pipeline import BALANCES, Classifier, Preparation, load_weights, save_weights
+from lightfast._pipelines.classifier import Classifier
+from lightfast._pipelines.preparation import BALANCES, Preparation
+from lightfast._pipelines.saving import load_weights, save_weights
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
 from lightfast.constancy import NeutralTask
 
@@ -141,8 +143,9 @@ class Recognition(Study):
             fill=strategy.fill,
             constrained=strategy.constrained,
             field=strategy.field,
-            details={"strategy": strategy.name, "data": self.data.name, "size": size, "seed": seed},
+            size=size,
         )
+        classifier.about = {"strategy": strategy.name, "data": self.data.name, "seed": seed}
         if strategy.balance is not None:
             classifier.prepare.balance = self._estimator(strategy.balance)
         prepare, augmentation = classifier.prepare.to(self.device), self.plan.augmentation_for(strategy, jitter)

@@ -13,7 +13,7 @@ from lightfast._experiments.report.figures import LIGHT, LINES, Theme, curve_fig
 from lightfast._experiments.report.tables import Rows, Table, comparison, markdown
 from lightfast._experiments.study import run_folder
 from lightfast._experiments.summary import Summary
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 
 if TYPE_CHECKING:
     from lightfast._experiments.recognition.experiment import Recognition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightfast._pipelines.pipeline import Balance, ColorSpace
+from lightfast._pipelines.preparation import Balance, ColorSpace
 from lightfast.functional import Scope
 
 __all__ = ["ALIASES", "STRATEGIES", "Strategy"]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.data.augment import color_jitter, pad_crop, random_erasing, random_flip, random_resized_crop
-from lightfast._pipelines.pipeline import Preparation
+from lightfast._pipelines.preparation import Preparation
 from lightfast.nn._group_dropout import GroupDropout
 
 __all__ = ["Augmentation", "LazyRecognitionTask", "RecognitionTask"]

@@ -24,7 +24,7 @@ from lightfast._experiments.recognition.evaluation import evaluate
 from lightfast._experiments.recognition.pictures import Pictures
 from lightfast._experiments.recognition.strategies import STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
-from lightfast._pipelines.pipeline import Classifier
+from lightfast._pipelines.classifier import Classifier
 from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
 
 __all__ = ["SATURATIONS", "Attempt", "Mirrored", "attempt", "recipe_for"]

@@ -1,0 +1,91 @@
+"""Image recognition in one module: from sRGB images to scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lightfast import models
+from lightfast._pipelines.pipeline import Pipeline
+from lightfast._pipelines.preparation import BALANCES, Balance, ColorSpace, Preparation
+from lightfast.color import ChannelNorm
+from lightfast.functional import Scope
+
+__all__ = ["Classifier"]
+
+
+class Classifier(Pipeline):
+    """Image recognition in one module: sRGB images in [0, 1], (N, 3, H, W), to scores (N, classes).
+
+    Args:
+        model: a name that :func:`lightfast.models.create` knows.
+        classes: the names of the classes.
+        norm: mean and standard deviation of the training images, in the color space.
+        color: what the network sees: `srgb`, or `log` RGB.
+        offset_groups: 3 for an equivariant network, None for a conventional one. A conventional network on log RGB is
+            wrapped: it sees each channel less its mean, so no light changes its scores either.
+        scope: of the equivariant network's group pooling.
+        constrained: whether the equivariant network's weights meet the paper's constraint.
+        balance: automatic color balance before everything else, a name from :data:`BALANCES`.
+        fill: on log RGB, give a channel that the light left dark the pattern of the others.
+        field: on log RGB, light whose logarithm varies over the image as a plane (1) or a quadratic (2) changes no
+            score either; 0 for light that is the same everywhere.
+        size: height and width of the images that it was trained on; photographs are brought to it.
+
+    Attributes:
+        classes: the names of the classes.
+        config: what the pipeline is made from.
+        prepare: the :class:`Preparation`, from images to the network's input.
+        network: the network.
+
+    >>> import torch
+    >>> norm = ChannelNorm([2.0] * 3, [1.0] * 3)
+    >>> classifier = Classifier("resnet20", ["cat", "dog"], norm, color="log", offset_groups=3).eval()
+    >>> images, light = torch.rand(2, 3, 32, 32) / 2 + 0.5, torch.tensor([1.0, 0.7, 0.4])
+    >>> from lightfast.light import relight
+    >>> with torch.no_grad():
+    ...     torch.allclose(classifier(images), classifier(relight(images, illuminants=light)), atol=1e-4)
+    True
+    """
+
+    output_name = "scores"
+    hub_task = "image-classification"
+
+    def __init__(
+        self,
+        model: str,
+        classes: Sequence[str],
+        norm: ChannelNorm | None = None,
+        *,
+        color: ColorSpace = "srgb",
+        offset_groups: int | None = None,
+        scope: Scope = "image",
+        constrained: bool = True,
+        balance: Balance | None = None,
+        fill: bool = False,
+        field: int = 0,
+        size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if len(classes) < 2:
+            raise ValueError(f"a classifier needs at least two classes to choose from, not {list(classes)}")
+        if balance is not None and balance not in BALANCES:
+            raise ValueError(f"there is no color balance {balance!r}; there are {', '.join(BALANCES)}")
+        self.classes = list(classes)
+        norm = ChannelNorm([0.0] * 3, [1.0] * 3) if norm is None else norm
+        self.prepare = Preparation(norm, color, None if balance is None else BALANCES[balance](), fill, field=field)
+        self.network = models.create(
+            model, offset_groups=offset_groups, classes=len(self.classes), scope=scope, constrained=constrained
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+            raise ValueError(
+                f"expected sRGB images (N, 3, H, W) in [0, 1], but got {images.dtype} of shape {tuple(images.shape)}"
+            )
+        # A network in low precision gets what was prepared, and centered, in the precision of the images.
+        return self.network(self.prepare(images).to(next(self.network.parameters()).dtype))
+
+    def extra_repr(self) -> str:
+        return f"{self.config['model']!r}, {len(self.classes)} classes"
