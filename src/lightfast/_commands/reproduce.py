@@ -95,8 +95,7 @@ def _compare(
     device_name: str,
     precision: str,
 ) -> None:
-    from accelerate import PartialState
-
+    from lightfast._experiments.engine import is_main
     from lightfast._experiments.recognition.strategies import choose
     from lightfast._experiments.recognition.study import Study, parse_pairs, reproduce
     from lightfast._experiments.report import write_report
@@ -115,7 +114,7 @@ def _compare(
         device=device,
     )
     reproduce(study, say=options.say)
-    if PartialState().is_main_process:
+    if is_main():
         typer.echo("")
         typer.echo(write_report(out, pictures, device))
         typer.echo(f"written: {', '.join(str(out / name) for name in ('table.md', 'results.json', 'report.html'))}")

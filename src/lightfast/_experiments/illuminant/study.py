@@ -106,7 +106,7 @@ class IlluminantStudy:
             for run, estimator in zip(runs, estimators, strict=True)
         ]
         start = time.monotonic()
-        train_many(jobs, progress=self.progress)
+        train_many(jobs, device=self.device, progress=self.progress)
         seconds = time.monotonic() - start
         lights, made = added_lights(scenes), provenance()
         for run, estimator, job in zip(runs, estimators, jobs, strict=True):
@@ -197,7 +197,7 @@ def train_estimator(
         for seed in range(members)
     ]
     for first in range(0, len(jobs), parallel):
-        train_many(jobs[first : first + parallel], progress=progress)
+        train_many(jobs[first : first + parallel], device=torch.device(device), progress=progress)
     return estimator.eval()
 
 

@@ -18,7 +18,7 @@ import torch
 
 from lightfast._atomic import write_json
 from lightfast._experiments.data.street import HoleImages
-from lightfast._experiments.engine import CHECKPOINT, Job, train_many
+from lightfast._experiments.engine import CHECKPOINT, Job, seconds_before, train_many
 from lightfast._experiments.inpainting.evaluation import evaluate_inpainter, worst_stability
 from lightfast._experiments.inpainting.plans import FILLERS, InpaintingPlan
 from lightfast._experiments.inpainting.samples import Sampler
@@ -99,8 +99,8 @@ class InpaintingStudy:
         """Train all these pairs together; then evaluate each, and save model and record in its folder."""
         made = {pair: self._make(pair) for pair in folders}
         jobs = [self._job(pair, inpainter, images, held_out, folders[pair]) for pair, inpainter in made.items()]
-        start = time.monotonic()
-        train_many(jobs, progress=self.progress)
+        start = time.monotonic() - seconds_before(jobs)
+        train_many(jobs, device=self.device, progress=self.progress)
         seconds = time.monotonic() - start
         return [
             self._finish(folders[pair], pair, inpainter, seconds, len(jobs), name) for pair, inpainter in made.items()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lightfast._atomic import write_json
+from lightfast._experiments.engine import is_main
 from lightfast._experiments.recognition.pictures import Pictures
 from lightfast._experiments.recognition.plans import Plan
 from lightfast._experiments.recognition.strategies import STRATEGIES, Strategy
@@ -151,7 +152,8 @@ def keep_settings(out: Path, settings: Mapping[str, Any]) -> None:
                 f"{out} holds runs with other settings ({'; '.join(changed)}): name another folder with --out, "
                 "or delete this one"
             )
-    write_json(path, settings)
+    if is_main():
+        write_json(path, settings)
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterable[str]:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from torch import Tensor, nn
 
 from lightfast._atomic import write_json
-from lightfast._experiments.engine import CHECKPOINT, Job, train_many
+from lightfast._experiments.engine import CHECKPOINT, Job, is_main, seconds_before, train_many
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.recognition.evaluation import Evaluation, evaluate
 from lightfast._experiments.recognition.pictures import Images, Pictures, in_batches
@@ -64,7 +63,7 @@ class Workshop:
     def __post_init__(self) -> None:
         """Start with nothing but the images, on the device."""
         # Among several processes all train and evaluate alike, and one writes.
-        self.main = PartialState().is_main_process
+        self.main = is_main()
         self.pictures = _on_device(self.pictures, self.device)
         self._estimators: dict[str, nn.Module] = {}
         self._balanced: dict[str | None, Images] = {None: self.pictures.train_images}
@@ -105,8 +104,8 @@ class Workshop:
         return records
 
     def _train(self, jobs: Sequence[Job]) -> float:
-        start = time.monotonic()
-        train_many(jobs, progress=self.progress)
+        start = time.monotonic() - seconds_before(jobs)
+        train_many(jobs, device=self.device, progress=self.progress)
         return time.monotonic() - start
 
     def _finish(self, folder: Path, classifier: Classifier, record: dict[str, Any]) -> dict[str, Any]:
