@@ -49,6 +49,9 @@ def test_several_processes_resume_to_the_same_bits(launched):
     for rank in range(PROCESSES):
         whole, parts = (load_file(launched / f"{name}-{rank}.safetensors") for name in ("whole", "parts"))
         assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    logs = [(launched / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+    losses = [[json.loads(line)["loss"] for line in log] for log in logs]
+    assert losses[0] == losses[1]
 
 
 def test_in_one_process_batch_norm_stays_itself():

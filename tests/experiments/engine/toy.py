@@ -73,7 +73,7 @@ SHARED = {
 
 def shared_recipe(accumulate):
     return Recipe(
-        steps=25, batch_size=18, lr=0.05, ema=0.9, clip=1.0, accumulate=accumulate, log_every=5, checkpoint_every=5
+        steps=25, batch_size=18, lr=0.05, ema=0.9, clip=1.0, accumulate=accumulate, log_every=5, checkpoint_every=4
     )
 
 

@@ -97,9 +97,7 @@ def train(
     return train_many([Job(model, task, recipe, out, resume, on_log)], device=device, progress=progress)[0]
 
 
-def train_many(
-    jobs: Sequence[Job], *, device: torch.device | None = None, progress: bool = True
-) -> list[nn.Module]:
+def train_many(jobs: Sequence[Job], *, device: torch.device | None = None, progress: bool = True) -> list[nn.Module]:
     """Train several models: side by side where they all have CUDA graphs, one after the other elsewhere.
 
     Side by side, each has its own graph and stream: a small network leaves room on the device for others. Tasks whose
@@ -261,6 +259,9 @@ class _Run:
     def _read_meter(self) -> dict[str, float]:
         """Mean of each logged value over the steps since the last log line and over processes; waits for the device."""
         sums = processes.mean_over_processes(self.work.meter.stacked())
+        if processes.count() > 1:
+            # When they resume, all processes go on from what the first has saved.
+            self.work.meter.replace(sums)
         steps = max(self.step - self.logged, 1)
         return {name: total / steps for name, total in zip(self.work.meter.sums, sums.tolist(), strict=True)}
 
