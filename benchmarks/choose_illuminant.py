@@ -67,7 +67,7 @@ def main() -> None:
             augmentation = plan.augmentation_for(kind)
             task = IlluminantTask(scenes, estimator.encoding, augmentation, plan.recovery, chosen=train)
             jobs.append(Job(estimator.networks[0], task, plan.recipe, name=name))
-        train_many(jobs, progress=False)
+        train_many(jobs, device=device, progress=False)
         for name, estimator in estimators.items():
             found[name].append(estimates_under_light(estimator.to(device).eval(), scenes, test, lights)[0])
     tested = truth[torch.cat([test for _, test in parts])]

@@ -152,7 +152,7 @@ def test_every_public_name_is_there_and_documented(module):
 def test_the_core_needs_torch_and_numpy_alone():
     program = (
         "import sys; import lightfast, lightfast.models; "
-        "extras = {'typer', 'rich', 'accelerate', 'safetensors', 'tensorboard', 'torchmetrics', 'PIL', 'matplotlib', "
+        "extras = {'typer', 'rich', 'safetensors', 'tensorboard', 'torchmetrics', 'PIL', 'matplotlib', "
         "'huggingface_hub', 'onnx', 'onnxscript', 'onnxruntime'}; "
         "print(sorted(extras & set(sys.modules)))"
     )

@@ -13,9 +13,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    run: Annotated[
-        str, typer.Argument(help="A packaged model, the folder of a trained one, or OWNER/NAME on the Hub.")
-    ],
+    run: Annotated[str, typer.Argument(help="A packaged model, the folder of another, or OWNER/NAME on the Hub.")],
     data: Annotated[
         Path | None,
         typer.Option(

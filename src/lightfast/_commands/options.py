@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,15 +27,7 @@ def names_in(text: str) -> list[Any]:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name, and Accelerate told so; among several processes, this one's."""
-    import torch
-    from accelerate import PartialState
+    """The device of that name; among several processes, this one's."""
+    from lightfast._experiments.engine.processes import choose_device
 
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"the device is auto, cpu or cuda, not {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here, or torch was installed without CUDA: use --device cpu")
-    if name == "cpu" or not torch.cuda.is_available():
-        os.environ["ACCELERATE_USE_CPU"] = "true"
-        return torch.device("cpu")
-    return PartialState().device or torch.device("cuda")
+    return choose_device(name)

@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "imagenet": "recognition.experiment:ImageNet",
     "illuminant": "illuminant.experiment:Illuminant",
     "inpainting": "inpainting.experiment:Inpainting",
+    "spectral": "spectral.experiment:Spectral",
 }
 """Module and class of each, by name."""
 

@@ -16,7 +16,7 @@ import torch
 
 __all__ = ["provenance"]
 
-_PACKAGES = ("torch", "numpy", "accelerate", "safetensors")
+_PACKAGES = ("torch", "numpy", "safetensors")
 
 
 def provenance() -> dict[str, Any]:

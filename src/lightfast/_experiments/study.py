@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lightfast._atomic import replacing, write_json
-from lightfast._experiments.engine import CHECKPOINT, Job, Recipe, Task, train_many
+from lightfast._experiments.engine import CHECKPOINT, Job, Recipe, Task, seconds_before, train_many
 from lightfast._experiments.engine.processes import is_main
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.provenance import provenance
@@ -298,8 +298,8 @@ class Study(ABC):
 
     def train_jobs(self, jobs: Sequence[Job]) -> float:
         """Train them together; how many seconds it took."""
-        start = time.monotonic()
-        train_many(jobs, progress=self.progress)
+        start = time.monotonic() - seconds_before(jobs)
+        train_many(jobs, device=self.device, progress=self.progress)
         return time.monotonic() - start
 
     def _finish(self, run: Run, made: Training, folder: Path, seconds: float, together: int, name: str) -> Record:

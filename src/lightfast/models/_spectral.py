@@ -16,8 +16,8 @@ class SpectralNet(nn.Module):
     """A convolution, and a residual block for each width.
 
     For cubes, blocks are of 3x3 convolutions, every one after the first halves the map, and there is one answer per
-    cube. `per_pixel`, nothing but 1x1 convolutions: a network on spectra, which knows of the other pixels only what groups
-    have in common.
+    cube. `per_pixel`, nothing but 1x1 convolutions: a network on spectra, which knows of the other pixels only what
+    groups have in common.
 
     Args:
         words: the vocabulary.

@@ -1,6 +1,5 @@
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -10,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from toy import SHARED, ToyTask, shared_recipe, state, toy_model
+from toy import PROCESSES, SHARED, ToyTask, shared_recipe, state, toy_model
 
 import lightfast as lf
 from lightfast._experiments.engine import CHECKPOINT, sync_batch_norm, train
@@ -19,28 +18,23 @@ from lightfast._experiments.engine.checkpoint import read_header
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    """The folder in which two processes have trained the shared cases."""
+    """The folder in which several processes have trained the shared cases."""
     out = tmp_path_factory.mktemp("launched")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # With --cpu, Accelerate would start the second process through MPI only; this way torch does.
-    options = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     script = [str(Path(__file__).with_name("toy.py")), "shared", str(out)]
-    command = [sys.executable, "-m", "accelerate.commands.launch", *options.split(), "--main_process_port", str(port)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={PROCESSES}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     return out
 
 
 @pytest.mark.parametrize("case", SHARED)
-def test_two_processes_are_as_one(launched, case):
-    options, data, accumulate = SHARED[case]
+def test_several_processes_are_as_one(launched, case):
+    options, data, _, accumulate = SHARED[case]
     model, last = toy_model(**options).double(), {}
     task = ToyTask(**data, dtype=torch.float64)
     train(model, task, shared_recipe(accumulate), progress=False, on_log=lambda step, values: last.update(values))
-    for rank in range(2):
+    for rank in range(PROCESSES):
         found = load_file(launched / f"{case}-{rank}.safetensors")
         # The moments are merged in another order, and the norm of the gradient is float64's: rounding remains.
         torch.testing.assert_close(found, state(model), rtol=1e-7, atol=1e-9)
@@ -48,6 +42,16 @@ def test_two_processes_are_as_one(launched, case):
     lines = [json.loads(line) for line in (launched / case / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 25]
     assert {name: lines[-1][name] for name in last} == pytest.approx(last, rel=1e-5)
+
+
+def test_several_processes_resume_to_the_same_bits(launched):
+    assert read_header(launched / "parts" / CHECKPOINT)["step"] == 25
+    for rank in range(PROCESSES):
+        whole, parts = (load_file(launched / f"{name}-{rank}.safetensors") for name in ("whole", "parts"))
+        assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    logs = [(launched / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+    losses = [[json.loads(line)["loss"] for line in log] for log in logs]
+    assert losses[0] == losses[1]
 
 
 def test_in_one_process_batch_norm_stays_itself():

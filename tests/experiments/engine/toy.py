@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
 import lightfast as lf
 from lightfast._experiments.engine import Recipe, train
+from lightfast._experiments.engine.processes import rank
 
 
 class ToyTask:
@@ -60,17 +60,39 @@ def state(model):
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-# What is trained in two processes, and how one process must do it to get the same.
+# What is trained in several processes, and into how many micro-batches one must split batches to get the same.
+PROCESSES = 3
 SHARED = {
-    "torch": ({"norm": "torch"}, {"noise": 0.0}, 1),
-    "lightfast": ({"norm": "lightfast"}, {"noise": 0.0}, 1),
-    "lifted": ({"norm": "lifted"}, {"noise": 0.0}, 1),
-    "random": ({"norm": "none", "dropout": 0.3}, {"noise": 0.3}, 2),
+    "torch": ({"norm": "torch"}, {"noise": 0.0}, 1, 1),
+    "lightfast": ({"norm": "lightfast"}, {"noise": 0.0}, 1, 1),
+    "lifted": ({"norm": "lifted"}, {"noise": 0.0}, 1, 1),
+    "random": ({"norm": "none", "dropout": 0.3}, {"noise": 0.3}, 1, PROCESSES),
+    "accumulated": ({"norm": "none", "dropout": 0.3}, {"noise": 0.3}, 2, 2 * PROCESSES),
 }
 
 
 def shared_recipe(accumulate):
-    return Recipe(steps=25, batch_size=16, lr=0.05, ema=0.9, clip=1.0, accumulate=accumulate, log_every=5)
+    return Recipe(
+        steps=25, batch_size=18, lr=0.05, ema=0.9, clip=1.0, accumulate=accumulate, log_every=5, checkpoint_every=4
+    )
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupting(ToyTask):
+    """Stops after so many batches."""
+
+    def __init__(self, after, **options):
+        super().__init__(**options)
+        self.left = after
+
+    def batch(self, indices, generator):
+        self.left -= 1
+        if self.left < 0:
+            raise Interrupted
+        return super().batch(indices, generator)
 
 
 KILLED_RECIPE = Recipe(
@@ -90,14 +112,19 @@ def main():
     if what == "killed":
         save_file(state(train_killed(out, resume=True)), out / "final.safetensors")
         return
-    accelerator = Accelerator(cpu=True)
-    rank = accelerator.process_index
-    for name, (model, task, _) in SHARED.items():
+    for name, (model, task, accumulate, _) in SHARED.items():
         # Each process starts from other weights: those of the first count.
-        trained = toy_model(**model, seed=rank).double()
-        train(trained, ToyTask(**task, dtype=torch.float64), shared_recipe(1), out / name, progress=False)
-        save_file(state(trained), out / f"{name}-{rank}.safetensors")
-    accelerator.end_training()
+        trained = toy_model(**model, seed=rank()).double()
+        train(trained, ToyTask(**task, dtype=torch.float64), shared_recipe(accumulate), out / name, progress=False)
+        save_file(state(trained), out / f"{name}-{rank()}.safetensors")
+    options = {"noise": 0.2, "samples": 60}
+    for name, task in (("whole", ToyTask(**options)), ("parts", Interrupting(13, **options)), ("parts", None)):
+        model = toy_model(dropout=0.2, seed=rank())
+        try:
+            train(model, task or ToyTask(**options), shared_recipe(1), out / name, resume=task is None, progress=False)
+        except Interrupted:
+            continue
+        save_file(state(model), out / f"{name}-{rank()}.safetensors")
 
 
 if __name__ == "__main__":

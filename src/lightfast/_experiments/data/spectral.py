@@ -53,9 +53,9 @@ class Cubes:
 def load_cubes(root: str | Path) -> Cubes:
     """Read a folder with `cubes.npz` and `index.csv`, or with the two files of Indian Pines.
 
-    `cubes.npz` has `cubes`, uint16 (N, b, H, W), with a black level of 900; `index.csv` the columns `number`, `class` and
-    `name`, where a number at the end of the name counts views of a class. There are three folds, of views that follow
-    one another. Of Indian Pines, a single picture of 145 x 145 pixels with 200 bands, folds are made of squares of 19 x
+    `cubes.npz` has `cubes`, uint16 (N, b, H, W), with a black level of 900; `index.csv` the columns `number`, `class`
+    and `name`, where a number at the end of the name counts views of a class. There are three folds, of views that
+    follow one another. Of Indian Pines, a single picture of 145 x 145 pixels with 200 bands, folds are made of squares of 19 x
     19 pixels, four folds by turns.
 
     Raises:

@@ -75,6 +75,11 @@ class Meter:
         """The sums as one tensor (names,), so that reading them is a single wait."""
         return torch.stack(list(self.sums.values())) if self.sums else torch.zeros(0)
 
+    def replace(self, sums: Tensor) -> None:
+        """Go on from other sums, as :meth:`stacked` gives them."""
+        for value, other in zip(self.sums.values(), sums, strict=True):
+            value.copy_(other)
+
     def reset(self) -> None:
         """Back to zero, in place, so that a graph goes on adding to the same tensors."""
         for value in self.sums.values():

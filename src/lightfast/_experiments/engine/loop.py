@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast
-from torch import Tensor, nn
+from torch import nn
 
+from lightfast._experiments.engine import processes
 from lightfast._experiments.engine.average import model_tensors
 from lightfast._experiments.engine.checkpoint import CheckpointError, load_checkpoint, read_header, save_checkpoint
+from lightfast._experiments.engine.lock import holding
 from lightfast._experiments.engine.log import Display, LogFile
 from lightfast._experiments.engine.order import Order
-from lightfast._experiments.engine.processes import sync_batch_norm
 from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.engine.schedule import learning_rate
 from lightfast._experiments.engine.step import GraphedStep, Step
 from lightfast._experiments.engine.task import LazyTask, Task
 
-__all__ = ["CHECKPOINT", "Diverged", "Job", "train", "train_many"]
+__all__ = ["CHECKPOINT", "Diverged", "Job", "seconds_before", "train", "train_many"]
 
 OnLog = Callable[[int, Mapping[str, float]], None]
 
@@ -51,6 +50,11 @@ class Job:
     on_log: OnLog | None = None
     name: str = "training"
 
+    @property
+    def checkpoint(self) -> Path | None:
+        """Where its checkpoint is, or will be."""
+        return None if self.out is None else Path(self.out) / CHECKPOINT
+
 
 def train(
     model: nn.Module,
@@ -59,12 +63,13 @@ def train(
     out: Path | None = None,
     *,
     resume: bool = False,
+    device: torch.device | None = None,
     progress: bool = True,
     on_log: OnLog | None = None,
 ) -> nn.Module:
-    """Train `model` in place, on the device and in the processes that Accelerate finds.
+    """Train `model` in place.
 
-    A plain `python` uses one device; `accelerate launch` starts many processes, on many machines too, which share each
+    A plain `python` is one process with one device. `torchrun` starts many, on many machines too, which share each
     batch and its batch statistics. To rounding, they do what one process does with the same batch; augmentation and
     dropout are drawn for each micro-batch, so they are the same where there are as many of those.
 
@@ -72,9 +77,11 @@ def train(
         model: what to train. It is moved to the device.
         task: what on.
         recipe: how.
-        out: folder for the checkpoint and the logs, one that all machines see; None to write nothing.
+        out: folder for the checkpoint and the logs, one that all machines see; None to write nothing. One training at a
+            time writes to it.
         resume: go on from the checkpoint in `out`, if there is one. On a CPU the result is, bit by bit, that of a run
             that was never interrupted.
+        device: where; by default this process's GPU, if there is one.
         progress: show a progress bar on the terminal.
         on_log: called with the number of steps done and the mean values since the last call, at each log line.
 
@@ -84,11 +91,13 @@ def train(
     Raises:
         Diverged: the loss or a weight became NaN or infinite; the checkpoint in `out` is from before.
         CheckpointError: `out` holds a run already and `resume` is off, or a checkpoint that does not fit.
+        FolderInUse: another training writes to `out`.
+        ProcessLost: another process of this training has ended.
     """
-    return train_many([Job(model, task, recipe, out, resume, on_log)], progress=progress)[0]
+    return train_many([Job(model, task, recipe, out, resume, on_log)], device=device, progress=progress)[0]
 
 
-def train_many(jobs: Sequence[Job], *, progress: bool = True) -> list[nn.Module]:
+def train_many(jobs: Sequence[Job], *, device: torch.device | None = None, progress: bool = True) -> list[nn.Module]:
     """Train several models: side by side where they all have CUDA graphs, one after the other elsewhere.
 
     Side by side, each has its own graph and stream: a small network leaves room on the device for others. Tasks whose
@@ -98,23 +107,30 @@ def train_many(jobs: Sequence[Job], *, progress: bool = True) -> list[nn.Module]
 
     Args:
         jobs: what to train, each with its own model, task, recipe and folder.
+        device: where; by default this process's GPU, if there is one.
         progress: show a progress bar for each on the terminal.
 
     Returns:
         The trained models, as :func:`train` returns them.
     """
-    # Told so, Accelerate joins processes on CPUs too; else each would think that it is alone.
-    accelerator = Accelerator(cpu=not torch.accelerator.is_available(), mixed_precision="no")
+    device = processes.choose_device() if device is None else device
     failures: list[Diverged] = []
-    with _own_randomness(accelerator.device), Display(progress and accelerator.is_main_process) as display:
-        graphed = all(_can_graph(job, accelerator) for job in jobs)
-        for together in [jobs] if graphed else [[job] for job in jobs]:
+    with processes.together(), _own_randomness(device), Display(progress and processes.is_main()) as display:
+        processes.join(device)
+        graphed = all(_can_graph(job, device) for job in jobs)
+        for side_by_side in [jobs] if graphed else [[job] for job in jobs]:
             with ExitStack() as stack:
-                runs = [stack.enter_context(_started(job, accelerator, display)) for job in together]
+                runs = [stack.enter_context(_started(job, device, display)) for job in side_by_side]
                 failures += _advance_in_turns(runs)
     if failures:
         raise failures[0]
     return [job.model.eval() for job in jobs]
+
+
+def seconds_before(jobs: Sequence[Job]) -> float:
+    """How long jobs that are trained together, and resumed, have been trained before: the longest of them."""
+    kept = [job.checkpoint for job in jobs if job.resume and job.checkpoint is not None and job.checkpoint.exists()]
+    return max((read_header(path)["seconds"] for path in kept), default=0.0)
 
 
 def _advance_in_turns(runs: Sequence[_Run]) -> list[Diverged]:
@@ -138,34 +154,33 @@ def _advance_in_turns(runs: Sequence[_Run]) -> list[Diverged]:
 class _Run:
     """One training in progress."""
 
-    def __init__(self, job: Job, accelerator: Accelerator, display: Display) -> None:
-        self.job, self.recipe, self.accelerator, self.display = job, job.recipe, accelerator, display
-        self.device = accelerator.device
+    def __init__(self, job: Job, device: torch.device, display: Display) -> None:
+        self.job, self.recipe, self.device, self.display = job, job.recipe, device, display
         self.step, self.logged, self.seconds = 0, 0, 0.0
-        self.checkpoint = None if job.out is None else Path(job.out) / CHECKPOINT
-        self._prepare_folder()
-        graphed = _can_graph(job, accelerator)
-        self.stream = torch.cuda.Stream(self.device) if graphed else None
-
-        model = job.model.to(self.device)
+        self.checkpoint = job.checkpoint
+        if self.checkpoint is not None and self.checkpoint.exists() and not job.resume:
+            raise CheckpointError(
+                f"{self.checkpoint.parent} holds a training run already: resume it, name another folder, or delete "
+                f"{self.checkpoint.name} there to start from the beginning"
+            )
+        self.stream = torch.cuda.Stream(device) if _can_graph(job, device) else None
+        model = job.model.to(device)
         if self.recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         model.train()
-        job.task.to(self.device)
-        if accelerator.num_processes > 1:
-            for tensor in model_tensors(model).values():
-                broadcast(tensor)
+        processes.copy_from_main(model_tensors(model).values())
+        job.task.to(device)
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
         with self._on_stream():
-            self.work = Step(model, job.task, self.recipe, self.device, capturable=graphed)
-            if job.resume and self.checkpoint is not None and self.checkpoint.exists():
+            self.work = Step(model, job.task, self.recipe, device, capturable=self.stream is not None)
+            if self.checkpoint is not None and self.checkpoint.exists():
                 self._resume(self.checkpoint)
             self.order = self._make_order()
             self.graph = None if self.stream is None else GraphedStep(self.work, self.order, self.stream)
         self.inputs = self._inputs() if self.graph is None else iter(())
         self.started = time.monotonic() - self.seconds
-        self.log_file = LogFile(Path(job.out), self.step) if job.out and accelerator.is_main_process else None
+        self.log_file = LogFile(Path(job.out), self.step) if job.out and processes.is_main() else None
         self.bar = display.add(job.name, self.recipe.steps, self.step)
 
     @property
@@ -208,24 +223,14 @@ class _Run:
         if self.log_file is not None:
             self.log_file.close()
 
-    def _prepare_folder(self) -> None:
-        if self.checkpoint is None:
-            return
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        if self.checkpoint.exists() and not self.job.resume:
-            raise CheckpointError(
-                f"{self.checkpoint.parent} holds a training run already: resume it, name another folder, or delete "
-                f"{self.checkpoint.name} there to start from the beginning"
-            )
-
     def _make_order(self) -> Order:
-        accumulate, process = self.recipe.accumulate, self.accelerator.process_index
+        accumulate, first = self.recipe.accumulate, processes.rank() * self.recipe.accumulate
         return Order(
             self.job.task.samples,
             self.recipe.batch_size,
             self.recipe.seed,
-            parts=self.accelerator.num_processes * accumulate,
-            own=range(process * accumulate, (process + 1) * accumulate),
+            parts=processes.count() * accumulate,
+            own=range(first, first + accumulate),
             device="cpu" if isinstance(self.job.task, LazyTask) else self.device,
         )
 
@@ -241,7 +246,7 @@ class _Run:
         self._stop_if_not_finite(values)
         self.work.meter.reset()
         self.logged = self.step
-        if not self.accelerator.is_main_process:
+        if not processes.is_main():
             return
         self.seconds = time.monotonic() - self.started
         self.display.show(self.bar, self.step, self.recipe.steps, values, self._seconds_left())
@@ -253,8 +258,10 @@ class _Run:
 
     def _read_meter(self) -> dict[str, float]:
         """Mean of each logged value over the steps since the last log line and over processes; waits for the device."""
-        sums = self.accelerator.reduce(self.work.meter.stacked(), "mean")
-        assert isinstance(sums, Tensor)
+        sums = processes.mean_over_processes(self.work.meter.stacked())
+        if processes.count() > 1:
+            # When they resume, all processes go on from what the first has saved.
+            self.work.meter.replace(sums)
         steps = max(self.step - self.logged, 1)
         return {name: total / steps for name, total in zip(self.work.meter.sums, sums.tolist(), strict=True)}
 
@@ -280,7 +287,7 @@ class _Run:
         broken = _not_finite(self.work.model)
         if broken:
             raise Diverged(self._advice(f"{broken[0]} is no longer finite"))
-        if self.accelerator.is_main_process:
+        if processes.is_main():
             about = {
                 "step": self.step,
                 "logged": self.logged,
@@ -291,7 +298,6 @@ class _Run:
                 "recipe": self.recipe.to_dict(),
             }
             save_checkpoint(path, self.work.tensors(), about)
-        self.accelerator.wait_for_everyone()
 
     def _resume(self, path: Path) -> None:
         about = read_header(path)
@@ -301,7 +307,7 @@ class _Run:
         self.step, self.logged, self.seconds = about["step"], about["logged"], about["seconds"]
 
     def _check_same_run(self, path: Path, about: Mapping[str, Any]) -> None:
-        parts = self.accelerator.num_processes * self.recipe.accumulate
+        parts = processes.count() * self.recipe.accumulate
         before = {"samples": about["samples"], "processes times accumulate": about["parts"], **about["recipe"]}
         now = {"samples": self.job.task.samples, "processes times accumulate": parts, **self.recipe.to_dict()}
         changed = [
@@ -320,19 +326,21 @@ class _Run:
 
 
 @contextmanager
-def _started(job: Job, accelerator: Accelerator, display: Display) -> Iterator[_Run]:
-    """A run, with batch statistics shared between processes while it lasts, and its files closed at the end."""
-    with sync_batch_norm(job.model):
-        run = _Run(job, accelerator, display)
-        try:
-            yield run
-        finally:
-            run.close()
+def _started(job: Job, device: torch.device, display: Display) -> Iterator[_Run]:
+    """A run, with its folder kept for it and batch statistics shared between processes while it lasts."""
+    with ExitStack() as stack:
+        if job.out is not None and processes.is_main():
+            Path(job.out).mkdir(parents=True, exist_ok=True)
+            stack.enter_context(holding(Path(job.out)))
+        stack.enter_context(processes.sync_batch_norm(job.model))
+        run = _Run(job, device, display)
+        stack.callback(run.close)
+        yield run
 
 
-def _can_graph(job: Job, accelerator: Accelerator) -> bool:
+def _can_graph(job: Job, device: torch.device) -> bool:
     lazy = isinstance(job.task, LazyTask)
-    return job.recipe.graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1 and not lazy
+    return job.recipe.graph and device.type == "cuda" and processes.count() == 1 and not lazy
 
 
 def _not_finite(model: nn.Module) -> list[str]:

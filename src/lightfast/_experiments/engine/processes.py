@@ -1,12 +1,17 @@
-"""Many processes as one: batch norm with the statistics of the whole batch, and gradients averaged over it.
+"""The processes that `torchrun` starts, working as one: shared batch norm, averaged gradients, an end in common.
 
-On any backend, gloo on CPUs included, where torch's own SyncBatchNorm does not go.
+Batch norm is shared on any backend, gloo on CPUs included, where torch's own SyncBatchNorm does not go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import new_class
 from typing import Any
 
@@ -14,15 +19,168 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["average_gradients", "is_main", "sync_batch_norm"]
+from lightfast._experiments.engine.task import Loss
+
+__all__ = [
+    "ProcessLost",
+    "averaging_gradients",
+    "choose_device",
+    "copy_from_main",
+    "count",
+    "is_main",
+    "join",
+    "mean_over_processes",
+    "rank",
+    "sync_batch_norm",
+    "together",
+    "without_averaging",
+]
+
+
+class ProcessLost(RuntimeError):
+    """Another process of the same training has ended, so this one cannot go on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another process of this training has ended, and this one ends with it; what that one said tells why. "
+            "To go on from the last checkpoint, give the same command with --resume"
+        )
+
+
+def rank() -> int:
+    """The number of this process, from 0; on all machines together."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def count() -> int:
+    """How many processes `torchrun` has started, on all machines together; without it, 1."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
-    """Whether this process is the one among several that writes and speaks."""
-    from accelerate import PartialState
+    """Whether this process is the one that writes files and talks to the user: the first of all, or the only one."""
+    return rank() == 0
 
-    return PartialState().is_main_process
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device called auto, cpu or cuda; among the processes on one machine each has a GPU of its own, by number.
+
+    Raises:
+        ValueError: there is no such device, or none left for this process.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"the device is auto, cpu or cuda, not {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here, or torch was installed without CUDA: use --device cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if count() == 1:
+        return torch.device("cuda")
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    if number >= torch.cuda.device_count():
+        raise ValueError(
+            f"this machine has {torch.cuda.device_count()} GPUs, one for a process: start at most so many "
+            "(--nproc_per_node), or use --device cpu"
+        )
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def join(device: torch.device) -> None:
+    """Meet the other processes, once; their addresses are in the environment. Alone there is nothing to do."""
+    if count() == 1 or dist.is_initialized():
+        return
+    if threading.current_thread() is threading.main_thread():
+        _end_with_a_sentence()
+    on_gpu = device.type == "cuda"
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    atexit.register(dist.destroy_process_group)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Inside this context the loss of another process is a :class:`ProcessLost`, not an error of the network's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _many_processes() and (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise ProcessLost from error
+        raise
+
+
+def _end_with_a_sentence() -> None:
+    """Let SIGTERM, which `torchrun` sends to all processes when one has ended, end this one with a sentence.
+
+    It may be waiting for a GPU or a message, where no handler of Python's runs: a thread is told by the system itself.
+    """
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while os.read(woken, 1) != bytes([signal.SIGTERM]):
+            pass
+        print(f"lightfast: {ProcessLost()}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def forget() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    # The workers of data loaders are ended by the same signal, which is then their own matter.
+    os.register_at_fork(after_in_child=forget)
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def averaging_gradients(loss: Loss, parameters: Sequence[nn.Parameter]) -> Loss:
+    """`loss`, whose backward pass leaves in the parameters the mean of all processes' gradients.
+
+    Gradients are sent while others are still being computed. Alone it is `loss` itself.
+    """
+    if not _many_processes():
+        return loss
+    averaging = DistributedDataParallel(_LossModule(loss, parameters), init_sync=False)
+    if parameters[0].device.type == "cpu":
+        averaging.register_comm_hook(None, _mean_in_order)
+    return averaging
+
+
+def without_averaging(loss: Loss) -> AbstractContextManager[None]:
+    """Inside this context gradients of a loss from :func:`averaging_gradients` only add up, each process its own."""
+    return loss.no_sync() if isinstance(loss, DistributedDataParallel) else nullcontext()
+
+
+class _LossModule(nn.Module):
+    """A loss as the module that DistributedDataParallel wants, with the parameters whose gradients are averaged."""
+
+    def __init__(self, loss: Loss, parameters: Sequence[nn.Parameter]) -> None:
+        super().__init__()
+        self.loss, self.parameters_of_loss = loss, nn.ParameterList(parameters)
+
+    def forward(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.loss(batch)
+
+
+def _mean_in_order(_, bucket):  # Torch checks types at run time, and cannot read annotations that are text.
+    """The mean of a bucket of gradients, added up in the order of the processes.
+
+    All-reduce adds up in an order that depends on a gradient's place among the others. That differs between a run's
+    first step and its second, so a run that goes on from a checkpoint would round otherwise.
+    """
+    own = bucket.buffer()
+    every = own.new_empty(dist.get_world_size(), own.numel())
+    sent = dist.all_gather(list(every), own, async_op=True)
+    assert sent is not None
+    return sent.get_future().then(lambda _: every.mean(0))
+
+
+def copy_from_main(tensors: Iterable[Tensor]) -> None:
+    """Give the tensors, in place, the values that they have in the first process."""
+    for tensor in tensors if _many_processes() else ():
+        dist.broadcast(tensor, 0)
 
 
 @contextmanager
@@ -44,7 +202,7 @@ def sync_batch_norm(model: nn.Module) -> Iterator[nn.Module]:
         # After the layer's own classes and before torch's `_BatchNorm`, so that what they do around it stays.
         layer.__class__ = new_class(f"Synchronized{own.__name__}", (own, _SharedMoments))
     for layer in sharing:
-        layer.share_moments = _mean_over_processes
+        layer.share_moments = mean_over_processes
     try:
         yield model
     finally:
@@ -54,18 +212,9 @@ def sync_batch_norm(model: nn.Module) -> Iterator[nn.Module]:
             layer.share_moments = None
 
 
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace the gradients by their mean over all processes, in one message for each type of number."""
-    if not _many_processes():
-        return
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    for dtype in {gradient.dtype for gradient in gradients}:
-        same = [gradient for gradient in gradients if gradient.dtype == dtype]
-        flat = torch.cat([gradient.flatten() for gradient in same])
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
-        for gradient, mean in zip(same, flat.split([gradient.numel() for gradient in same]), strict=True):
-            gradient.copy_(mean.view(gradient.shape))
+def mean_over_processes(x: Tensor) -> Tensor:
+    """The mean of a tensor over all processes, differentiable."""
+    return _sum_over_processes(x) / dist.get_world_size() if _many_processes() else x
 
 
 def _many_processes() -> bool:
@@ -77,22 +226,19 @@ class _SumOverProcesses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone()
+        total = x.contiguous().clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        total = grad.contiguous().clone()
-        dist.all_reduce(total)
-        return total
+        return _SumOverProcesses.forward(ctx, grad)
 
 
-def _mean_over_processes(x: Tensor) -> Tensor:
-    """The mean of a tensor over all processes, differentiable."""
+def _sum_over_processes(x: Tensor) -> Tensor:
     total = _SumOverProcesses.apply(x)
     assert isinstance(total, Tensor)
-    return total / dist.get_world_size()
+    return total
 
 
 class _SharedMoments(_BatchNorm):
@@ -122,7 +268,7 @@ class _SharedMoments(_BatchNorm):
 
 
 def _shared_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (C,), population variance (C,) and number of values a channel, of `x` (N, C, ...) of all processes.
+    """Mean (C,), population variance (C,) and number of values per channel, of `x` (N, C, ...) of all processes.
 
     Each process puts its own moments into its row of a table, and the sum of the tables has them all: one message.
     Variances are merged about the means; mean squares would cancel in float32 where means are large.
@@ -130,13 +276,10 @@ def _shared_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     axes = [axis for axis in range(x.dim()) if axis != 1]
     variance, mean = torch.var_mean(x, axes, correction=0)
     own = torch.cat([mean, variance, x.new_full((1,), x.numel() / x.shape[1])])
-    rank, processes = dist.get_rank(), dist.get_world_size()
-    rows = [own if row == rank else torch.zeros_like(own) for row in range(processes)]
-    table = _SumOverProcesses.apply(torch.stack(rows))
-    assert isinstance(table, Tensor)
+    rows = [own if row == dist.get_rank() else torch.zeros_like(own) for row in range(dist.get_world_size())]
+    table = _sum_over_processes(torch.stack(rows))
     means, variances, counts = table[:, : x.shape[1]], table[:, x.shape[1] : -1], table[:, -1:].detach()
-    count = counts.sum()
-    weights = counts / count
+    weights = counts / counts.sum()
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean).square())).sum(0)
-    return mean, variance, count
+    return mean, variance, counts.sum()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightfast._experiments.engine.average import Meter, ModelAverage, model_tensors
 from lightfast._experiments.engine.optimizer import make_optimizer, optimizer_tensors, set_learning_rate
 from lightfast._experiments.engine.order import Order
-from lightfast._experiments.engine.processes import average_gradients
+from lightfast._experiments.engine.processes import averaging_gradients, without_averaging
 from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.engine.schedule import learning_rate
 from lightfast._experiments.engine.task import GameTask, Phase, Player, Task
@@ -83,8 +83,9 @@ class Step:
                             batches.append(batch)
                     else:
                         batch = batches[number]
-                    self._backward(phase, batch, 1 / len(inputs))
-            average_gradients(phase.parameters)
+                    last = number + 1 == len(inputs)
+                    with nullcontext() if last else without_averaging(phase.loss):
+                        self._backward(phase, batch, 1 / len(inputs))
             if phase.recipe.clip is not None:
                 nn.utils.clip_grad_norm_(phase.parameters, phase.recipe.clip)
             phase.optimizer.step()
@@ -168,5 +169,5 @@ def _phases(model: nn.Module, task: Task, recipe: Recipe, capturable: bool) -> l
     for player in players:
         own, parameters = dataclasses.replace(recipe, **player.changes), list(player.parameters)
         optimizer = make_optimizer(parameters, own, capturable=capturable)
-        phases.append(Phase(parameters, player.loss, optimizer, own))
+        phases.append(Phase(parameters, averaging_gradients(player.loss, parameters), optimizer, own))
     return phases

@@ -114,7 +114,7 @@ class CubeTask:
 
 
 class PixelTask(CubeTask):
-    """Pixels and their labels, (P, b) and (P,): squares of pixels from anywhere are cubes, each in a light of its own."""
+    """Pixels and their labels, (P, b) and (P,): squares of pixels from anywhere are cubes in one light each."""
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -133,8 +133,8 @@ class Spectral(Study):
     help = "Compare strategies against light of another spectrum, on cubes of many bands, each a group of its own."
     train_help = ""
     data_help = (
-        "A folder with cubes.npz and index.csv, or with Indian_pines_corrected.npy and Indian_pines_gt.npy (the wheel of "
-        "tensorly has them, in tensorly/datasets/data); by default, cubes that lightfast draws itself."
+        "A folder with cubes.npz and index.csv, or with Indian_pines_corrected.npy and Indian_pines_gt.npy (the wheel "
+        "of tensorly has them, in tensorly/datasets/data); by default, cubes that lightfast draws itself."
     )
     noun = "strategy"
     kinds: ClassVar = {
@@ -260,8 +260,8 @@ class Spectral(Study):
         columns = [f"{strength:g}" for strength in STRENGTHS]
         caption = (
             f"{{}}, under smooth random spectra of light; the columns have the standard deviation of the logarithm of "
-            f"its gains over bands. Each of the {len(self.splits())} folds is tested on once; mean ± standard deviation "
-            "over seeds if there are several."
+            f"its gains over bands. Each of the {len(self.splits())} folds is tested on once; mean ± standard "
+            "deviation over seeds if there are several."
         )
         tables = [
             comparison(

@@ -181,7 +181,7 @@ def _train(
     augmentation = Augmentation(crop=how.crop, erasing=how.erasing, label_smoothing=how.label_smoothing)
     task = RecognitionTask(images, pictures.train_labels, classifier.prepare.to(device), augmentation)
     with TemporaryDirectory() as folder:
-        train(classifier.network, task, recipe, Path(folder), progress=False)
+        train(classifier.network, task, recipe, Path(folder), device=device, progress=False)
         lines = (Path(folder) / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return classifier, [json.loads(line) for line in lines]
 
