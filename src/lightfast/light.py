@@ -92,9 +92,9 @@ def spectral_gains(
 ) -> Tensor:
     """Random smooth spectra of light: a gain for each of any number of bands, (n, bands), of geometric mean 1.
 
-    Their logarithm is a sum of cosines over the bands, `Σ_k a_k cos(π k t)`, `k` from 1 to `waves`, with normal `a_k` that
-    fall as `1 / k`, scaled to a standard deviation over the bands of `strength`: at 1, the gains of the brightest and
-    the darkest band differ by a factor of about 20.
+    Their logarithm is a sum of cosines over the bands, `Σ_k a_k cos(π k t)`, `k` from 1 to `waves`, with normal `a_k`
+    that fall as `1 / k`, scaled to a standard deviation over the bands of `strength`: at 1, the gains of the brightest
+    and the darkest band differ by a factor of about 20.
 
     Args:
         n: how many.

@@ -92,7 +92,7 @@ def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Paramet
     yield parameter("precision", str, "auto", help)
     for field in _own(study, command):
         limit = {} if field.metadata["minimum"] is None else {"min": field.metadata["minimum"]}
-        kind = {"int": int, "str": str}[str(field.type).partition(" ")[0]]
+        kind = {"int": int, "str": str, "bool": bool}[str(field.type).partition(" ")[0]]
         kind = kind | None if field.default is None else kind
         yield parameter(field.name, kind, field.default, field.metadata["help"], **limit)
 

@@ -55,8 +55,8 @@ def load_cubes(root: str | Path) -> Cubes:
 
     `cubes.npz` has `cubes`, uint16 (N, b, H, W), with a black level of 900; `index.csv` the columns `number`, `class`
     and `name`, where a number at the end of the name counts views of a class. There are three folds, of views that
-    follow one another. Of Indian Pines, a single picture of 145 x 145 pixels with 200 bands, folds are made of squares of 19 x
-    19 pixels, four folds by turns.
+    follow one another. Of Indian Pines, a single picture of 145 x 145 pixels with 200 bands, the four
+    folds are made of squares of 19 x 19 pixels, by turns.
 
     Raises:
         DataError: a file is missing or is not what it should be; the message names it.
