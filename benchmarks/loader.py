@@ -1,6 +1,6 @@
 """Images per second that folders of JPEGs deliver: random parts of them, resized to 224 x 224.
 
-    OMP_NUM_THREADS=1 python benchmarks/loader.py --json results/speed/loader/results.json
+    OMP_NUM_THREADS=1 python benchmarks/loader.py --out results/speed/loader
 
 Photographs of scikit-image are stored as JPEGs of quality 90 in two sizes; 500 x 375 is that of most of ImageNet. Parts
 of them are read in three ways, which take turns:
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import tempfile
 import time
@@ -35,6 +34,7 @@ from PIL import Image
 from skimage import data
 from torch import Tensor
 
+from lightfast._atomic import write_json
 from lightfast._experiments.data import LazyImages, decode
 from lightfast._experiments.engine import Draw
 from lightfast._experiments.provenance import provenance
@@ -112,9 +112,9 @@ def processor_time() -> float:
 
 
 def main() -> None:
-    """Measure all ways, print tables, and write the numbers down if a file is named."""
+    """Measure all ways, print tables, and write the numbers down if a folder is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    parser.add_argument("--out", type=Path, help="a folder for the numbers")
     parser.add_argument("--batches", type=int, default=16, help="per worker, for each measurement of the loader")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -132,23 +132,24 @@ def main() -> None:
                 for way in ways:
                     with WAYS[way]():
                         loader[way][str(workers)] = delivered(images, workers, given.batches * workers)
-    print(markdown([["One core", *ways], *([name, *map(str, row.values())] for name, row in one_core.items())]))
+    tables = [markdown([["One core", *ways], *([name, *map(str, row.values())] for name, row in one_core.items())])]
     for clock in ("wall clock", "processor"):
         rows = [[way, *(str(row[clock]) for row in found.values())] for way, found in loader.items()]
-        print(markdown([[f"Loader by the {clock}, workers", *map(str, counts)], *rows]))
-    if given.json is not None:
+        tables.append(markdown([[f"Loader by the {clock}, workers", *map(str, counts)], *rows]))
+    print("\n".join(tables))
+    if given.out is not None:
         made = provenance()
-        for package in ("pillow", "simplejpeg"):
-            if package == "pillow" or decode.simplejpeg is not None:
-                made["versions"][package] = importlib.metadata.version(package)
-        given.json.parent.mkdir(parents=True, exist_ok=True)
+        for package in ("pillow", *ways[2:]):
+            made["versions"][package] = importlib.metadata.version(package)
         record = {
             **made,
             "kilobytes_per_file": kilobytes,
             "images_per_second_on_one_core": one_core,
             "images_per_second_of_the_loader_by_workers": loader,
         }
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_json(given.out / "results.json", record)
+        (given.out / "table.md").write_text("# Images per second\n\n" + "\n".join(tables), encoding="utf-8")
 
 
 if __name__ == "__main__":
