@@ -136,7 +136,7 @@ def main() -> None:
     for clock in ("wall clock", "processor"):
         rows = [[way, *(str(row[clock]) for row in found.values())] for way, found in loader.items()]
         tables.append(markdown([[f"Loader by the {clock}, workers", *map(str, counts)], *rows]))
-    print("\n".join(tables))
+    print("\n\n".join(tables))
     if given.out is not None:
         made = provenance()
         for package in ("pillow", *ways[2:]):
@@ -149,7 +149,7 @@ def main() -> None:
         }
         given.out.mkdir(parents=True, exist_ok=True)
         write_json(given.out / "results.json", record)
-        (given.out / "table.md").write_text("# Images per second\n\n" + "\n".join(tables), encoding="utf-8")
+        (given.out / "table.md").write_text("# Images per second\n\n" + "\n\n".join(tables) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
