@@ -44,6 +44,12 @@ def test_several_processes_are_as_one(launched, case):
     assert {name: lines[-1][name] for name in last} == pytest.approx(last, rel=1e-5)
 
 
+def test_the_players_of_a_game_stay_together(launched):
+    first, *others = (load_file(launched / f"game-{rank}.safetensors") for rank in range(PROCESSES))
+    # Each process sees other samples, so only averaged gradients leave the same weights everywhere.
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+
+
 def test_several_processes_resume_to_the_same_bits(launched):
     assert read_header(launched / "parts" / CHECKPOINT)["step"] == 25
     for rank in range(PROCESSES):

@@ -57,7 +57,10 @@ def toy_model(norm="torch", dropout=0.0, seed=0):
 
 
 def state(model):
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in model.state_dict().items()
+    }
 
 
 # What is trained in several processes, and into how many micro-batches one must split batches to get the same.
@@ -73,7 +76,15 @@ SHARED = {
 
 def shared_recipe(accumulate):
     return Recipe(
-        steps=25, batch_size=18, lr=0.05, ema=0.9, clip=1.0, accumulate=accumulate, log_every=5, checkpoint_every=4
+        steps=25,
+        batch_size=18,
+        lr=0.05,
+        ema=0.9,
+        clip=1.0,
+        accumulate=accumulate,
+        log_every=5,
+        checkpoint_every=4,
+        channels_last=True,
     )
 
 
@@ -117,6 +128,10 @@ def main():
         trained = toy_model(**model, seed=rank()).double()
         train(trained, ToyTask(**task, dtype=torch.float64), shared_recipe(accumulate), out / name, progress=False)
         save_file(state(trained), out / f"{name}-{rank()}.safetensors")
+    import test_game
+
+    game = train(test_game.Pair(), test_game.GameOfTwo(), test_game.recipe(batch_size=9), progress=False)
+    save_file(state(game), out / f"game-{rank()}.safetensors")
     options = {"noise": 0.2, "samples": 60}
     for name, task in (("whole", ToyTask(**options)), ("parts", Interrupting(13, **options)), ("parts", None)):
         model = toy_model(dropout=0.2, seed=rank())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lightfast._experiments.data.decode import Box, image_size, read_image, read_square
 from lightfast._experiments.data.error import DataError
 
 __all__ = ["ImageFolder", "LazyImages", "decode_all", "images_in", "load_folder", "load_image"]
@@ -75,13 +73,16 @@ class LazyImages(Dataset[Tensor]):
             scale: smallest and largest share of the image's area.
             ratio: smallest and largest ratio of width to height.
         """
-        image = _open(self.paths[index])
-        area, aspect, across, down = torch.rand(4, generator=torch.Generator().manual_seed(seed)).tolist()
-        pixels = image.width * image.height * (scale[0] + (scale[1] - scale[0]) * area)
-        aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * aspect)
-        width, height = min(math.sqrt(pixels * aspect), image.width), min(math.sqrt(pixels / aspect), image.height)
-        left, top = across * (image.width - width), down * (image.height - height)
-        return _to_tensor(_resize(image, self.size, (left, top, left + width, top + height)))
+        area, shape, across, down = torch.rand(4, generator=torch.Generator().manual_seed(seed)).tolist()
+        share, aspect = scale[0] + (scale[1] - scale[0]) * area, ratio[0] * (ratio[1] / ratio[0]) ** shape
+
+        def choose(width: int, height: int) -> Box:
+            pixels = share * width * height
+            wide, tall = min(round((pixels * aspect) ** 0.5), width), min(round((pixels / aspect) ** 0.5), height)
+            left, top = int(across * (width - wide + 1)), int(down * (height - tall + 1))
+            return left, top, left + wide, top + tall
+
+        return read_square(self.paths[index], self.size, choose)
 
     def stream(
         self,
@@ -97,13 +98,15 @@ class LazyImages(Dataset[Tensor]):
             batches: for each, indices (B,) and the seed of random crops, or None for the middle of each image. The
                 draws of the engine are such.
             device: where the images are wanted.
-            workers: how many processes decode; by default one a core, up to 16. With 0 this process does.
+            workers: how many processes decode; by default one per core, up to 16, shared with the other processes that
+                train on this machine. With 0 this process does.
             scale: of :meth:`random_crop`.
 
         Raises:
             DataError: an image cannot be decoded; the message names it.
         """
-        workers = min(os.cpu_count() or 1, 16) if workers is None else workers
+        if workers is None:
+            workers = min(max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1), 16)
         on_gpu = torch.device(device).type == "cuda"
         loader = DataLoader(
             _Batches(self, scale),
@@ -181,12 +184,13 @@ def load_image(path: str | Path, size: int | None = None) -> Tensor:
     Raises:
         DataError: the file is missing, damaged or no image.
     """
-    image = _open(Path(path))
-    if size is None:
-        return _to_tensor(image)
-    side = min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    return _to_tensor(_resize(image, size, (left, top, left + side, top + side)))
+    return read_image(Path(path)) if size is None else read_square(Path(path), size, _middle)
+
+
+def _middle(width: int, height: int) -> Box:
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
 
 
 def _split_folder(root: Path, split: Split) -> Path:
@@ -220,15 +224,15 @@ def images_in(folder: Path, kind: str = "folder") -> list[Path]:
 
 def _common_size(paths: Sequence[Path]) -> int:
     """The side of images that are squares of one size."""
-    first = _open(paths[0])
+    first = image_size(paths[0])
     for path in paths:
-        image = _open(path, decode=False)
-        if image.size != first.size or image.width != image.height:
+        width, height = image_size(path)
+        if (width, height) != first or width != height:
             raise DataError(
-                f"{path} has {image.width} x {image.height} pixels, and {paths[0]} {first.width} x {first.height}: "
+                f"{path} has {width} x {height} pixels, and {paths[0]} {first[0]} x {first[1]}: "
                 "say with size= to what square all images are to be scaled"
             )
-    return first.width
+    return first[0]
 
 
 def decode_all(images: LazyImages) -> Tensor:
@@ -242,22 +246,3 @@ def decode_all(images: LazyImages) -> Tensor:
         for _ in pool.map(decode, range(len(images))):
             pass
     return decoded
-
-
-def _open(path: Path, decode: bool = True) -> Image.Image:
-    try:
-        with Image.open(path) as image:
-            # Cameras store pictures as they hold them, and say which way is up.
-            return ImageOps.exif_transpose(image).convert("RGB") if decode else image
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}): replace it, or delete it") from error
-
-
-def _resize(image: Image.Image, size: int, box: tuple[float, float, float, float]) -> Image.Image:
-    if image.size == (size, size) and box == (0, 0, size, size):
-        return image
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-
-
-def _to_tensor(image: Image.Image) -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()

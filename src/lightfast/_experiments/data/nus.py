@@ -63,16 +63,8 @@ class LitScenes:
 
     def subset(self, indices: Tensor | Sequence[int]) -> LitScenes:
         """The scenes at `indices`, in that order."""
-        chosen = torch.as_tensor(indices)
-        return LitScenes(
-            self.name,
-            self.images[chosen],
-            self.illuminants[chosen],
-            self.camera_names,
-            self.cameras[chosen],
-            self.scenes[chosen],
-            self.folds[chosen],
-        )
+        chosen, each = torch.as_tensor(indices), ("images", "illuminants", "cameras", "scenes", "folds")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in each})
 
 
 def load_nus(root: str | os.PathLike[str]) -> LitScenes:

@@ -236,7 +236,7 @@ class _Run:
 
     def _inputs(self) -> Iterator[Any]:
         """What the task takes for each micro-batch from here on: indices on the device, or what it loads for them."""
-        draws = self.order.draws_from(self.step, self.recipe.steps)
+        draws = self.order.draws(self.step, self.recipe.steps)
         if isinstance(self.job.task, LazyTask):
             return iter(self.job.task.read_ahead(draws, self.device))
         return (draw.indices for draw in draws)

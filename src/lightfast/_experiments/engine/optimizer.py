@@ -26,26 +26,12 @@ def make_optimizer(parameters: Sequence[nn.Parameter], recipe: Recipe, *, captur
         raise ValueError("the model has no parameters that can be trained: at least one must require a gradient")
     lr = torch.zeros((), device=parameters[0].device) if capturable else 0.0
     # The fused kernels alone take the rate from the device; foreach SGD would read it back.
-    fused = True if capturable else None
+    common = {"lr": lr, "weight_decay": recipe.weight_decay, "fused": True if capturable else None}
     if recipe.optimizer == "sgd":
-        optimizer = SGD(
-            parameters,
-            lr=lr,
-            momentum=recipe.momentum,
-            nesterov=recipe.nesterov,
-            weight_decay=recipe.weight_decay,
-            fused=fused,
-        )
+        optimizer = SGD(parameters, momentum=recipe.momentum, nesterov=recipe.nesterov, **common)
     else:
         adam = AdamW if recipe.optimizer == "adamw" else Adam
-        optimizer = adam(
-            parameters,
-            lr=lr,
-            betas=recipe.betas,
-            weight_decay=recipe.weight_decay,
-            capturable=capturable,
-            fused=fused,
-        )
+        optimizer = adam(parameters, betas=recipe.betas, capturable=capturable, **common)
     _make_state(optimizer, parameters)
     return optimizer
 

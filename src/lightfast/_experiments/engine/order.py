@@ -55,7 +55,7 @@ class Order:
         device: where the indices are wanted.
 
     >>> order = Order(samples=5, batch_size=4, seed=0, parts=2, own=range(2))
-    >>> seen = torch.cat([draw.indices for step in range(5) for draw in order.draws(step)])
+    >>> seen = torch.cat([draw.indices for draw in order.draws(0, 5)])
     >>> torch.bincount(seen).tolist()
     [4, 4, 4, 4, 4]
     """
@@ -94,14 +94,10 @@ class Order:
         """The seed of each of this process's micro-batches in step number `step`."""
         return [seed_of(self.seed, 1, step * self.parts + part) for part in self.own]
 
-    def draws(self, step: int) -> list[Draw]:
-        """This process's micro-batches in step number `step`."""
-        return [Draw(indices, seed) for indices, seed in zip(self.indices(step), self.seeds(step), strict=True)]
-
-    def draws_from(self, step: int, stop: int) -> Iterator[Draw]:
-        """All micro-batches of the steps from number `step` up to `stop`, for loading ahead."""
+    def draws(self, step: int, stop: int) -> Iterator[Draw]:
+        """This process's micro-batches in the steps from number `step` up to `stop`, for loading ahead."""
         for number in range(step, stop):
-            yield from self.draws(number)
+            yield from map(Draw, self.indices(number), self.seeds(number))
 
     def _positions(self, first: int, stop: int) -> Tensor:
         """Entries `first` to `stop` of the endless sequence of permutations."""

@@ -71,22 +71,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Complain about values that cannot be meant, in a sentence."""
-        for name, least in (
-            ("steps", 1),
-            ("batch_size", 1),
-            ("accumulate", 1),
-            ("log_every", 1),
-            ("checkpoint_every", 0),
-        ):
+        for name in ("steps", "batch_size", "accumulate", "log_every", "checkpoint_every"):
+            least = 0 if name == "checkpoint_every" else 1
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name, choices in (
-            ("optimizer", get_args(OptimizerName)),
-            ("schedule", get_args(ScheduleName)),
-            ("precision", get_args(PrecisionName)),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        for name, kind in (("optimizer", OptimizerName), ("schedule", ScheduleName), ("precision", PrecisionName)):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"a batch of {self.batch_size} cannot be split into {self.accumulate} equal micro-batches: "
