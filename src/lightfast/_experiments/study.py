@@ -332,7 +332,8 @@ class Study(ABC):
         return [
             Summary.of(
                 kind,
-                runs[0]["title"],
+                # Titles of before may be spelled otherwise.
+                self.kinds[kind].title if kind in self.kinds else runs[0]["title"],
                 runs[0]["parameters"],
                 [{name: run[name] for name in self.measured if name in run} for run in runs],
                 self.is_ours(kind),
