@@ -12,7 +12,7 @@ from PIL import Image
 
 import lightfast
 from lightfast._experiments.data.generated import CLASSES, draw
-from lightfast._experiments.study import run_folder
+from lightfast._experiments.records import run_folder
 
 QUICK = ["--recipe", "quick", "--model", "resnet20", "--set", "batch_size=8", "--set", "jitter=0.5", "--device", "cpu"]
 

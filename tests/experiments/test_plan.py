@@ -55,11 +55,11 @@ def test_what_is_set_comes_last_and_reaches_every_recipe(plan):
     assert not chosen(GPU, "channels_last=false").recipe.channels_last
     changed = chosen(GPU, "precision=float32")
     assert changed.recipe.precision == getattr(changed, "balance_recipe", changed.recipe).precision == "float32"
+    assert chosen(CPU, "lr=1", "lr=2").recipe.lr == 2
     assert chosen(CPU, precision="bfloat16").recipe.precision == "bfloat16"
     for arguments, message in (
         ({"settings": ["graph=true"]}, "graph cannot be true here"),
         ({"settings": ["precision=float32"], "options": {"precision": "bfloat16"}}, "precision is given twice"),
-        ({"settings": ["lr=1", "lr=2"]}, "lr is given twice"),
         ({"settings": ["steps=1"], "steps": 2}, "steps is given twice"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -23,10 +23,13 @@ def _group(command: str, about: str) -> typer.Typer:
 
     class Experiments(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
-            return [name for name in EXPERIMENTS if command == "reproduce" or experiment(name).train_help]
+            return [name for name in EXPERIMENTS if self._has(name)]
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            return _command(cmd_name, command) if cmd_name in self.list_commands(ctx) else None
+            return _command(cmd_name, command) if cmd_name in EXPERIMENTS and self._has(cmd_name) else None
+
+        def _has(self, name: str) -> bool:
+            return command == "reproduce" or bool(experiment(name).train_help)
 
     app = typer.Typer(help=about, no_args_is_help=True, cls=Experiments)
     app.callback()(lambda: None)
@@ -60,13 +63,13 @@ def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Paramet
         annotation = Annotated[kind, typer.Option(*flags, help=help, **more)]
         return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
-    both, kinds, recipes = command == "train", ", ".join(study.kinds), ", ".join(study.recipes(None))
+    kinds, recipes = ", ".join(study.kinds), ", ".join(study.recipes(None))
     data = Path if study.needs_data else Path | None
     yield parameter("data", data, ... if study.needs_data else None, study.data_help)
     usual = f"{recipes}; {study.usual_recipe} by default" + ("" if study.needs_data else ", or demo without data")
     yield parameter("recipe", str | None, None, f"{usual}.")
     if command == "reproduce":
-        names = f"Comma-separated: {', '.join([kinds, *study.aliases])}; or all."
+        names = f"Comma-separated: {', '.join([kinds, *(name for name in study.aliases if name != 'all')])}; or all."
         yield parameter("chosen", str, study.usual, names, "--networks", "--strategies")
         yield parameter("seeds", int, 1, f"Trainings of each {study.noun}.", min=1)
         yield parameter("only", str | None, None, f"Do these runs alone: {study.trained}:0,... ({study.noun}:seed).")
@@ -77,7 +80,7 @@ def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Paramet
         yield parameter("chosen", str, study.trained, f"{kinds}.", "--network", "--strategy")
         yield parameter("seed", int, 0, "Of the first weights and the order of the pictures.", min=0)
         yield parameter("name", str, "model", "The name of the files in the folder.")
-    out = study.pipeline.__name__.lower() if both else name
+    out = study.pipeline.__name__.lower() if command == "train" else name
     yield parameter("out", Path, Path("runs") / out, "The folder for everything that is written.")
     yield parameter("model", str | None, None, "The network; the recipe's by default.")
     yield parameter("steps", int | None, None, "Steps of training; the recipe's by default.", min=1)
@@ -90,11 +93,10 @@ def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Paramet
     yield parameter("device", str, "auto", "auto, cpu or cuda.")
     help = "auto (what suits the device), float32 or bfloat16."
     yield parameter("precision", str, "auto", help)
+    types = get_type_hints(study)
     for field in _own(study, command):
         limit = {} if field.metadata["minimum"] is None else {"min": field.metadata["minimum"]}
-        kind = {"int": int, "str": str, "bool": bool}[str(field.type).partition(" ")[0]]
-        kind = kind | None if field.default is None else kind
-        yield parameter(field.name, kind, field.default, field.metadata["help"], **limit)
+        yield parameter(field.name, types[field.name], field.default, field.metadata["help"], **limit)
 
 
 def _own(study: Any, command: str) -> list[dataclasses.Field[Any]]:

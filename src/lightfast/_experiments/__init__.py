@@ -1,8 +1,9 @@
 """Experiments: networks that are trained, measured under other light, and compared.
 
 What all of them share is here, once: the engine that trains (`engine`), data (`data`), plans and how users change
-them (`plan`), the study that does what is left to do (`study`), mean and spread over seeds (`summary`), lights to
-measure under (`lights`), where a number comes from (`provenance`), and the report (`report`). `speed` measures times.
+them (`plan`), the study that does what is left to do (`study`) and what it keeps in its folder (`records`), mean and
+spread over seeds (`summary`), lights to measure under (`lights`), where a number comes from (`provenance`), and the
+report (`report`). `speed` measures times.
 
 An experiment is a package with a subclass of :class:`lightfast._experiments.study.Study`, and its line in
 :data:`EXPERIMENTS`, which gives it `lightfast reproduce NAME` and `lightfast train NAME` with their options. The class

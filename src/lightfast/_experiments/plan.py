@@ -116,7 +116,7 @@ def choose_plan(
         device: where it is to be trained.
         steps: of training; the recipe's by default.
         options: values that have options of their own, by name; None for one that was not given.
-        settings: `NAME=VALUE`, each at most once, and none that an option gave.
+        settings: `NAME=VALUE`, of which the last of a name holds; none that an option gave.
     """
     if name not in recipes:
         raise ValueError(f"the recipe is one of {', '.join(recipes)}, not {name!r}")
@@ -126,12 +126,11 @@ def choose_plan(
     if given.get("precision") == "auto":
         del given["precision"]
     plan = recipes[name] if steps is None else recipes[name].with_steps(steps)
-    taken = {*given, *(() if steps is None else ("steps",))}
-    for key, value in map(parse_setting, settings):
-        if key in taken:
-            raise ValueError(f"{key} is given twice: as --{key} or --set {key}=..., once")
-        given[key] = value
-        taken.add(key)
+    changes = dict(map(parse_setting, settings))
+    for key in changes:
+        if key in given or (key == "steps" and steps is not None):
+            raise ValueError(f"{key} is given twice: use either --{key} or --set {key}=...")
+    given |= changes
     if given.get("graph") and device.type != "cuda":
         raise ValueError("graph cannot be true here: CUDA graphs need a GPU; leave it out, or use --device cuda")
     plan = plan.for_device(device).with_values(given)

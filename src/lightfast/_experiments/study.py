@@ -11,50 +11,33 @@ import dataclasses
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
-from lightfast._atomic import replacing, write_json
 from lightfast._experiments.engine import CHECKPOINT, Job, Recipe, Task, seconds_before, train_many
 from lightfast._experiments.engine.processes import is_main
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.provenance import provenance
+from lightfast._experiments.records import (
+    RECORD,
+    Record,
+    Run,
+    keep_settings,
+    read_records,
+    run_folder,
+    without_tensors,
+    write_record,
+)
 from lightfast._experiments.report import Report, write_report
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.pipeline import Pipeline
 
-__all__ = ["RECORD", "Record", "Run", "Study", "Training", "option", "run_folder"]
-
-RECORD = "evaluation.json"
-"""The name of a finished run's record, in its folder."""
-
-_TENSORS = "tensors.safetensors"
-_OF_NO_MATTER = ("log_every", "checkpoint_every", "graph", "title")
-
-Record = dict[str, Any]
-
-
-class Run(NamedTuple):
-    """One training: of a strategy or network, from a seed, on a split of the data where there are several."""
-
-    kind: str
-    seed: int
-    split: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind}.{self.split}.{self.seed}" if self.split else f"{self.kind}:{self.seed}"
-
-
-def run_folder(out: Path, run: tuple[Any, ...]) -> Path:
-    """Where a run's model, record and log are."""
-    run = Run(*run)
-    return out / "runs" / (str(run) if run.split else f"{run.kind}-{run.seed}")
+__all__ = ["Study", "Training", "option"]
 
 
 @dataclass(frozen=True)
@@ -254,7 +237,7 @@ class Study(ABC):
 
     def run(self) -> list[Record]:
         """Do what is left to do; the records of all runs in the folder, in the order of tables."""
-        self.keep_settings()
+        keep_settings(self.out, self.settings(), write=self.main)
         records, runs = self.finished(), self.runs()
         left = [run for run in runs if run not in records]
         if len(left) < len(runs):
@@ -292,7 +275,7 @@ class Study(ABC):
         if (self.out / RECORD).exists():
             trained = f"trained {self.pipeline.__name__.lower()}"
             raise ValueError(f"{self.out} holds a {trained} already: name another folder with --out, or delete it")
-        self.keep_settings()
+        keep_settings(self.out, self.settings(), write=self.main)
         self.train({Run(kind, seed): self.out}, name)
         return f"written: {self.out / name}.safetensors and {self.out / name}.json"
 
@@ -320,11 +303,11 @@ class Study(ABC):
             "provenance": provenance(),
         }
         # As it will be read again.
-        record |= json.loads(json.dumps(_plain(record)))
+        record |= json.loads(json.dumps(without_tensors(record)))
         if self.main:
             if self.keeps_model(run):
                 made.pipeline.save(folder, name, **({"half": True} if self.half else {}))
-            self._write(folder, record)
+            write_record(folder, record)
             (folder / CHECKPOINT).unlink(missing_ok=True)
         self.tell(f"{run} is done: {self.line(record)}")
         return record
@@ -333,48 +316,13 @@ class Study(ABC):
         """What is counted as the network: all of the pipeline that is one."""
         return getattr(made.pipeline, "network", made.pipeline)
 
-    def _write(self, folder: Path, record: Record) -> None:
-        tensors = {key: value.contiguous() for key, value in record.items() if isinstance(value, Tensor)}
-        if tensors:
-            with replacing(folder / _TENSORS) as partial:
-                save_file(tensors, partial)
-        write_json(folder / RECORD, _plain(record))
-
     def finished(self) -> dict[Run, Record]:
         """The records in the folder, in the order of tables."""
-        records: dict[Run, Record] = {}
-        for path in self.out.glob(f"runs/*/{RECORD}"):
-            try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-                tensors = path.with_name(_TENSORS)
-                record |= load_file(tensors) if tensors.exists() else {}
-                records[Run(record[self.noun], record["seed"], record.get("split", ""))] = record
-            except (ValueError, KeyError) as error:
-                raise ValueError(
-                    f"{path} is not the record of a run ({error}): delete it, and the run is done again"
-                ) from None
-        return self._in_order(records)
+        return self._in_order(read_records(self.out, self.noun))
 
     def _in_order(self, records: Mapping[Run, Record]) -> dict[Run, Record]:
         places = {kind: place for place, kind in enumerate(self.kinds)}
         return dict(sorted(records.items(), key=lambda item: (places.get(item[0].kind, len(places)), item[0][1:])))
-
-    def keep_settings(self) -> None:
-        """Write down the settings in the folder, or see that they are those of before.
-
-        Two recipes in one folder would make one table of what cannot be compared.
-        """
-        path, settings = self.out / "settings.json", self.settings()
-        if path.exists():
-            changed = list(_differences(json.loads(path.read_text(encoding="utf-8")), settings))
-            if changed:
-                raise ValueError(
-                    f"{self.out} holds runs with other settings ({'; '.join(changed)}): name another folder with "
-                    "--out, or delete this one"
-                )
-        if self.main:
-            self.out.mkdir(parents=True, exist_ok=True)
-            write_json(path, settings)
 
     def summaries(self, records: Sequence[Record]) -> list[Summary]:
         """What was measured of each kind, over seeds, in the order of records."""
@@ -384,7 +332,8 @@ class Study(ABC):
         return [
             Summary.of(
                 kind,
-                runs[0]["title"],
+                # Titles of before may be spelled otherwise.
+                self.kinds[kind].title if kind in self.kinds else runs[0]["title"],
                 runs[0]["parameters"],
                 [{name: run[name] for name in self.measured if name in run} for run in runs],
                 self.is_ours(kind),
@@ -400,18 +349,6 @@ class Study(ABC):
         """Write `results.json`, `table.md`, figures and `report.html` into the folder, and return the tables."""
         if not records:
             raise ValueError(f"{self.out} has no finished runs to report on")
-        return write_report(self.out, self.report(records), self.settings(), [_plain(record) for record in records])
-
-
-def _plain(record: Record) -> Record:
-    """The record without its tensors."""
-    return {key: value for key, value in record.items() if not isinstance(value, Tensor)}
-
-
-def _differences(before: Any, now: Any, name: str = "") -> Iterable[str]:
-    """What settings, as JSON holds them, differ in; but for those that do not matter to the result."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in sorted({*before, *now}):
-            yield from _differences(before.get(key), now.get(key), key)
-    elif before != now and name not in _OF_NO_MATTER:
-        yield f"{name} was {before} and is {now}"
+        return write_report(
+            self.out, self.report(records), self.settings(), [without_tensors(record) for record in records]
+        )

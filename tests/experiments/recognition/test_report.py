@@ -15,10 +15,10 @@ from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.pictures import drawn_pictures
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.report import VARYING, error_figure, varying_figure
+from lightfast._experiments.records import run_folder
 from lightfast._experiments.report.figures import DARK, LIGHT
 from lightfast._experiments.report.page import Picture, Section, page
 from lightfast._experiments.report.tables import Table
-from lightfast._experiments.study import run_folder
 from lightfast._pipelines.classifier import Classifier
 from lightfast.light import LIGHT_KINDS
 

@@ -13,7 +13,7 @@ from lightfast._experiments.recognition.evaluation import evaluate
 from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.pictures import drawn_pictures
 from lightfast._experiments.recognition.plans import PLANS
-from lightfast._experiments.study import run_folder
+from lightfast._experiments.records import run_folder
 from lightfast._pipelines.classifier import Classifier
 from lightfast.light import LIGHT_KINDS
 

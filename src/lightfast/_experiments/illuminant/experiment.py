@@ -31,8 +31,9 @@ from lightfast._experiments.illuminant.report import evaluation_table, illuminan
 from lightfast._experiments.illuminant.task import IlluminantTask
 from lightfast._experiments.plan import scaled
 from lightfast._experiments.provenance import provenance
+from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Report
-from lightfast._experiments.study import Record, Run, Study, Training, option
+from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
 from lightfast.constancy import CLASSICAL

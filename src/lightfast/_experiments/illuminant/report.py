@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lightfast._experiments.illuminant.evaluation import LIT_SATURATIONS
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split
+from lightfast._experiments.records import run_folder
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.figures import LIGHT, LINES, Theme, curve_figure, image_grid
 from lightfast._experiments.report.tables import Rows, Table, comparison, markdown
-from lightfast._experiments.study import run_folder
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
 from lightfast.color import linear_to_srgb

@@ -19,8 +19,9 @@ from lightfast._experiments.inpainting.plans import NETWORKS, PLANS
 from lightfast._experiments.inpainting.report import evaluation_table, inpainting_report
 from lightfast._experiments.inpainting.samples import Sampler
 from lightfast._experiments.inpainting.task import Adversaries, InpaintingTask, discriminator, start_at_mean
+from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Report
-from lightfast._experiments.study import Record, Run, Study, Training, option
+from lightfast._experiments.study import Study, Training, option
 from lightfast._pipelines.inpainter import Inpainter
 
 __all__ = ["Inpainting", "copy_weights"]

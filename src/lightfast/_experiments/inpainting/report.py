@@ -9,9 +9,9 @@ import torch
 
 from lightfast._experiments.inpainting.evaluation import STABLE_UP_TO, worst_stability
 from lightfast._experiments.inpainting.figures import curves_figure, filled_figure, square_figure
+from lightfast._experiments.records import run_folder
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.tables import Rows, Table, comparison, markdown
-from lightfast._experiments.study import run_folder
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.inpainter import Inpainter
 

@@ -30,8 +30,9 @@ from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.report import evaluation_table, recognition_report
 from lightfast._experiments.recognition.strategies import ALIASES, STRATEGIES, Strategy
 from lightfast._experiments.recognition.task import LazyRecognitionTask, RecognitionTask
+from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Report
-from lightfast._experiments.study import Record, Run, Study, Training, option
+from lightfast._experiments.study import Study, Training, option
 from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.preparation import BALANCES, Preparation
 from lightfast._pipelines.saving import load_weights, save_weights

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from lightfast._experiments.recognition.evaluation import MIXED_SATURATION, Evaluation
 from lightfast._experiments.recognition.examples import collect_examples, examples_figure
+from lightfast._experiments.records import run_folder
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.figures import LIGHT, LINES, Theme, curve_figure, label_axes, new_figure, png_of
 from lightfast._experiments.report.tables import Rows, Table, comparison, markdown
-from lightfast._experiments.study import run_folder
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.classifier import Classifier
 

@@ -15,10 +15,11 @@ from lightfast._experiments.data.augment import pad_crop, random_flip
 from lightfast._experiments.data.spectral import Cubes, drawn_cubes, load_cubes
 from lightfast._experiments.engine import Recipe
 from lightfast._experiments.plan import Plan
+from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.figures import Theme, draw_curves, label_axes, new_figure, png_of
 from lightfast._experiments.report.tables import comparison
-from lightfast._experiments.study import Record, Run, Study, Training, option
+from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.spectral import SpectralClassifier
 from lightfast.light import spectral_gains
