@@ -66,7 +66,7 @@ def balance(
 
     >>> yellowish = np.full((8, 8, 3), (200, 180, 120), np.uint8)
     >>> balance(yellowish, "gray-world").picture[0, 0]
-    array([180, 180, 180], dtype=uint8)
+    array([181, 181, 181], dtype=uint8)
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength is how much of the light's color is taken away, from 0 to 1, not {strength}")
