@@ -78,8 +78,7 @@ def balance(
     with torch.no_grad():
         light = estimate(torch.from_numpy(reduced)[None])[0].double()
     gains = photo_gains(light, reduced, strength)
-    red, green, blue = light.tolist()
-    return Balanced(back(photo.balanced(gains)), (red, green, blue), (gains[0], gains[1], gains[2]))
+    return Balanced(back(photo.balanced(gains)), tuple(light.tolist()), tuple(gains.tolist()))
 
 
 def choose_estimator(name: str | os.PathLike[str]) -> Estimate:
