@@ -1,4 +1,7 @@
-"""The public names, pinned; each with a docstring."""
+"""The public API, pinned: the names of every public module, and how functions and classes at the top are called.
+
+A change here is a change for users: it belongs into the changelog.
+"""
 
 import importlib
 import inspect
@@ -10,150 +13,127 @@ import pytest
 
 import lightfast as lf
 
-TOP = [
-    "Certificate",
-    "Classifier",
-    "Conversion",
-    "Estimator",
-    "Groups",
-    "Inpainter",
-    "assert_equivariant",
-    "attach_projection",
-    "certify",
-    "color",
-    "constancy",
-    "convert",
-    "equivariance_error",
-    "fields",
-    "functional",
-    "fuse",
-    "light",
-    "metrics",
-    "models",
-    "nn",
-    "pretrained",
-    "project_",
-    "wrap",
-]
-LAYERS = [
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveAvgPool3d",
-    "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d",
-    "AdaptiveMaxPool3d",
-    "Adapter",
-    "AffineCombination",
-    "AvgPool1d",
-    "AvgPool2d",
-    "AvgPool3d",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvNormAct2d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "ConvTransposeNormAct2d",
-    "Dropout",
-    "Dropout1d",
-    "Dropout2d",
-    "Dropout3d",
-    "ELU",
-    "Flatten",
-    "GELU",
-    "GroupDropout",
-    "GroupFill",
-    "GroupNorm",
-    "GroupPool",
-    "Hardswish",
-    "Identity",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "InstanceNorm3d",
-    "LayerNorm",
-    "LeakyReLU",
-    "Lift",
-    "LiftedMap",
-    "Linear",
-    "MaxPool1d",
-    "MaxPool2d",
-    "MaxPool3d",
-    "Maxout",
-    "MultiheadAttention",
-    "PReLU",
-    "PixelShuffle",
-    "ReLU",
-    "Residual",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "SqueezeNormAct",
-    "Tanh",
-    "Upsample",
-    "lower",
-]
+PUBLIC = {
+    "lightfast": """
+        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter Photo assert_equivariant
+        attach_projection balance center_mask certify color constancy convert equivariance_error export fields fill
+        functional fuse light load metrics models nn pretrained project_ wrap
+    """,
+    "lightfast.nn": """
+        Adapter AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
+        AdaptiveMaxPool3d AffineCombination AvgPool1d AvgPool2d AvgPool3d BatchNorm1d BatchNorm2d BatchNorm3d Conv1d
+        Conv2d Conv3d ConvNormAct2d ConvTranspose1d ConvTranspose2d ConvTranspose3d ConvTransposeNormAct2d Dropout
+        Dropout1d Dropout2d Dropout3d ELU Flatten GELU GroupDropout GroupFill GroupNorm GroupPool Hardswish Identity
+        InstanceNorm1d InstanceNorm2d InstanceNorm3d LayerNorm LeakyReLU Lift LiftedMap Linear MaxPool1d MaxPool2d
+        MaxPool3d Maxout MultiheadAttention PReLU PixelShuffle ReLU Residual Sequential SiLU Sigmoid SqueezeNormAct
+        Tanh Upsample lower
+    """,
+    "lightfast.functional": """
+        ConstraintKind PoolKind Scope add_offset center group_pool project_weight
+    """,
+    "lightfast.fields": """
+        Cosines FieldSpec Polynomial RemoveField add_field field_map field_mean positions project_field remove_field
+    """,
+    "lightfast.color": """
+        ChannelNorm EPSILON hsv_to_rgb linear_to_log linear_to_srgb log_to_linear srgb_to_linear srgb_to_log
+    """,
+    "lightfast.light": """
+        LIGHT_KINDS LightKind VaryingLight blobs_light gradient_light halves_light log_gradient_light
+        random_illuminants relight shadow_light spectral_gains varying_light von_kries
+    """,
+    "lightfast.metrics": """
+        PSNR RecoveryError ReproductionError Summary psnr recovery_error reproduction_error summary
+    """,
+    "lightfast.models": """
+        create names
+    """,
+    "lightfast.constancy": """
+        CLASSICAL NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb principal_color
+        shades_of_gray white_patch
+    """,
+}
 
-MODULES = {
-    "functional": "Constraint PoolKind Scope add_offset center group_pool project_weight",
-    "fields": "Cosines FieldSpec Polynomial RemoveField add_field field_map field_mean positions project_field "
-    "remove_field",
-    "color": "EPSILON ChannelNorm hsv_to_rgb linear_to_log linear_to_srgb log_to_linear srgb_to_linear",
-    "light": "LIGHT_KINDS LightKind VaryingLight blobs_light gradient_light halves_light log_gradient_light "
-    "random_illuminants relight shadow_light varying_light von_kries",
-    "metrics": "PSNR RecoveryError ReproductionError Summary psnr recovery_error reproduction_error summary",
-    "constancy": "CLASSICAL NeutralTask QuasiUnsupervised correct gray_edge gray_world max_rgb principal_color "
-    "shades_of_gray white_patch",
-    "models": "create names",
+SIGNATURES = {
+    "assert_equivariant": "(f, x, offset_groups=3, *, tolerance=None, **options)",
+    "attach_projection": "(optimizer, model, offset_groups=3, *, assignments=None, constraint='sum')",
+    "balance": "(picture, estimator='illuminant', *, strength=1.0, linear=False)",
+    "center_mask": "(overlap=7)",
+    "certify": "(model, example_inputs, offset_groups=3, *, kwargs=None, dim=1, out_groups=None, tolerance=1e-09)",
+    "convert": (
+        "(model, example_inputs, offset_groups=3, *, kwargs=None, keep=(), widths='multiple', "
+        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1)"
+    ),
+    "equivariance_error": (
+        "(f, x, offset_groups=3, *, offsets=1.0, out_groups=None, expect='equivariant', dim=1, out_dim=None, "
+        "dtype=torch.float64, seed=0)"
+    ),
+    "export": "(pipeline, path, *, opset=None, dynamic=True, size=None)",
+    "fill": "(picture, mask, inpainter='context-encoder-slim', *, blend=True, linear=False)",
+    "fuse": "(model)",
+    "load": "(name, *, revision=None, token=None, cache_dir=None, force_download=False, local_files_only=False)",
+    "pretrained": "(name)",
+    "project_": "(model, offset_groups=3, *, assignments=None, constraint='sum')",
+    "wrap": "(model, offset_groups=3, output='invariant', *, pool='mean', out_groups=None, dim=1, field=0)",
+    "Classifier": (
+        "(model, classes, norm=None, *, color='srgb', offset_groups=None, scope='image', constrained=True, "
+        "balance=None, fill=False, field=0, size=None)"
+    ),
+    "Estimator": (
+        "(network='cerberus', *, offset_groups=3, color='log', size=64, softness=0.01, members=1, views=1, "
+        "options=None)"
+    ),
+    "Inpainter": (
+        "(network='context-encoder', *, offset_groups=3, color='log', softness=0.02, floor=True, "
+        "constrained=True, options=None)"
+    ),
+    "Groups": "(assignment, count=None)",
+    "Photo": "(pixels, kind='PNG', linear=False, alpha=None, orientation=1, kept=<factory>)",
 }
 
 
-def test_the_top_level_names():
-    assert sorted(lf.__all__) == sorted(TOP)
-
-
-def test_the_layers():
-    assert sorted(lf.nn.__all__) == sorted(LAYERS)
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_the_names_of_the_other_public_modules(module):
-    assert sorted(getattr(lf, module).__all__) == sorted(MODULES[module].split())
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_there_documented_and_pinned(module):
+    namespace = importlib.import_module(module)
+    assert namespace.__doc__
+    assert sorted(namespace.__all__) == sorted(PUBLIC[module].split())
+    for name in namespace.__all__:
+        value = getattr(namespace, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__ and value.__doc__.strip(), f"{module}.{name} has no docstring"
 
 
 def test_every_other_module_is_private():
-    here = Path(lf.__file__).parent
-    public = [
-        path.relative_to(here).with_suffix("").as_posix()
-        for path in here.rglob("*.py")
-        if not any(part.startswith("_") for part in path.relative_to(here).with_suffix("").parts)
-    ]
-    packages = {path.parent.name for path in here.glob("*/__init__.py") if not path.parent.name.startswith("_")}
-    assert set(public) | packages == {"cli", "nn", *MODULES}
+    package = Path(lf.__file__).parent
+    modules = {path.stem for path in (*package.glob("*.py"), *(each.parent for each in package.glob("*/__init__.py")))}
+    public = {name for name in modules if not name.startswith("_")}
+    assert public == {module.partition(".")[2] for module in PUBLIC if "." in module} | {"cli"}
 
 
 def test_types_are_shipped():
     assert (Path(lf.__file__).parent / "py.typed").exists()
 
 
-@pytest.mark.parametrize("module", ["", ".nn", *(f".{name}" for name in MODULES)])
-def test_every_public_name_is_there_and_documented(module):
-    namespace = importlib.import_module(f"lightfast{module}")
-    assert namespace.__doc__
-    for name in namespace.__all__:
-        value = getattr(namespace, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert value.__doc__ and value.__doc__.strip(), f"{namespace.__name__}.{name} has no docstring"
+def called_with(value):
+    """The arguments of a function or constructor with their defaults, without types."""
+    signature = inspect.signature(value.__init__ if inspect.isclass(value) else value)
+    arguments = [each.replace(annotation=each.empty) for each in signature.parameters.values() if each.name != "self"]
+    return str(signature.replace(parameters=arguments, return_annotation=signature.empty))
 
 
-def test_the_core_needs_torch_and_numpy_alone():
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name):
+    assert called_with(getattr(lf, name)) == SIGNATURES[name]
+
+
+def test_every_function_at_the_top_has_its_signature_pinned():
+    assert {name for name in lf.__all__ if inspect.isfunction(getattr(lf, name))} <= set(SIGNATURES)
+
+
+def test_the_core_needs_torch_numpy_and_safetensors_alone():
     program = (
-        "import sys; import lightfast, lightfast.models; "
-        "extras = {'typer', 'rich', 'safetensors', 'tensorboard', 'torchmetrics', 'PIL', 'matplotlib', "
-        "'huggingface_hub', 'onnx', 'onnxscript', 'onnxruntime'}; "
+        "import sys; import lightfast, lightfast.models; lightfast.load('illuminant'); "
+        "extras = {'typer', 'rich', 'tensorboard', 'torchmetrics', 'PIL', 'matplotlib', 'imagecodecs', "
+        "'tifffile', 'rawpy', 'huggingface_hub', 'onnx', 'onnxscript', 'onnxruntime'}; "
         "print(sorted(extras & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

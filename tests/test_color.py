@@ -16,6 +16,7 @@ from lightfast.color import (
     linear_to_srgb,
     log_to_linear,
     srgb_to_linear,
+    srgb_to_log,
 )
 
 SRGB_KNEE, LINEAR_KNEE = 0.04045, 0.0031308
@@ -28,10 +29,6 @@ def colour():
         warnings.simplefilter("ignore")  # it warns of the optional packages that it misses
         import colour
     return colour
-
-
-def srgb_to_log(srgb):
-    return linear_to_log(srgb_to_linear(srgb))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -202,7 +199,7 @@ def test_norm_does_not_share_memory_with_its_arguments():
         (lambda: ChannelNorm([0.0], [1.0, 1.0]), "give as many of each"),
         (lambda: ChannelNorm([0.0, 0.0], [1.0, 0.0]), r"in channels \[1\]"),
         (lambda: ChannelNorm([0.0], [float("nan")]), r"in channels \[0\]"),
-        (lambda: ChannelNorm([[0.0]], [1.0]), "one number a channel"),
+        (lambda: ChannelNorm([[0.0]], [1.0]), "one number per channel"),
         (lambda: ChannelNorm.fit([]), "no statistics without data"),
         (lambda: ChannelNorm.fit(torch.zeros(0, 3, 2, 2)), "no statistics without data"),
         (lambda: ChannelNorm.fit(torch.ones(4, 3)), "constant channel"),
@@ -219,3 +216,13 @@ def test_norm_refuses_bad_input(make, sentence):
 def test_fit_refuses_integers_other_than_uint8():
     with pytest.raises(TypeError, match="floating point"):
         ChannelNorm.fit(torch.zeros(2, 3, dtype=torch.int64))
+
+
+def test_srgb_to_log_is_both_steps_and_takes_bytes():
+    images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
+    expected = linear_to_log(srgb_to_linear(images / 255))
+    torch.testing.assert_close(srgb_to_log(images), expected, rtol=0, atol=0)
+    torch.testing.assert_close(srgb_to_log(images / 255), expected, rtol=0, atol=0)
+    assert srgb_to_log(torch.zeros(1), epsilon=0.1).item() == pytest.approx(math.log(10))
+    with pytest.raises(TypeError, match="floating point"):
+        srgb_to_log(images.long())

@@ -16,7 +16,7 @@ def main() -> None:
     LIGHTFAST_DEBUG=1 in the environment, errors come with their traceback.
     """
     if importlib.util.find_spec("typer") is None:
-        sys.exit("lightfast: the command line needs more packages: pip install lightfast[train]")
+        sys.exit("lightfast: the command line needs more packages: pip install lightfast[cli]")
     from lightfast._commands import app
 
     try:

@@ -94,8 +94,8 @@ def srgb_to_log(images: Tensor, epsilon: float = EPSILON) -> Tensor:
     >>> change = srgb_to_log(relight(images, illuminants=light)) - srgb_to_log(images)
     >>> torch.allclose(change, -light.log()[:, None, None].expand_as(change), atol=1e-4)
     True
-    >>> srgb_to_log(torch.tensor([255, 188, 0], dtype=torch.uint8))
-    tensor([0.0000, 0.6964, 8.5172])
+    >>> srgb_to_log(torch.tensor([188, 137, 0], dtype=torch.uint8))
+    tensor([0.6874, 1.3857, 8.5172])
     """
     return linear_to_log(srgb_to_linear(images / 255 if images.dtype == torch.uint8 else images), epsilon)
 

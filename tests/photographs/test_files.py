@@ -111,6 +111,22 @@ def test_round_trips_are_bit_exact(tmp_path, suffix, dtype, channels):
         assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), values >> 8), "of 16 bits Pillow reads 8"
 
 
+def test_large_and_compressed_tiff_of_other_programs(tmp_path):
+    pixels = _pixels(np.uint16)
+    how = {"photometric": "rgb", "iccprofile": PROFILE, "resolution": (100, 100), "resolutionunit": "CENTIMETER"}
+    tifffile.imwrite(tmp_path / "big.tif", pixels, bigtiff=True, extratags=[(274, "H", 1, 8, True)], **how)
+    photo = read_photo(tmp_path / "big.tif")
+    assert np.array_equal(photo.pixels, pixels) and photo.orientation == 8 and photo.kept["icc_profile"] == PROFILE
+    assert photo.kept["dpi"] == (254, 254)
+    smooth = np.linspace(0, 255, 64 * 96 * 3).reshape(64, 96, 3).astype(np.uint8)
+    for name in ("RGB", "YCbCr"):
+        Image.fromarray(smooth).convert(name).save(tmp_path / f"{name}.tif", compression="jpeg")
+        assert np.abs(read_pixels(tmp_path / f"{name}.tif").astype(int) - smooth).mean() < 4
+    Image.fromarray(smooth).convert("YCbCr").save(tmp_path / "plain.tif")
+    with pytest.raises(PhotoError, match=r"plain\.tif .*YCBCR, not red, green and blue"):
+        read_photo(tmp_path / "plain.tif")
+
+
 def test_tiff_of_a_palette_is_refused_and_png_of_one_has_its_colors(tmp_path):
     image = Image.fromarray(_pixels(np.uint8)).quantize(16)
     image.save(tmp_path / "a.png")

@@ -171,6 +171,7 @@ def test_boxes_are_those_of_the_upright_picture(inpainter, pixels, tmp_path, ori
         with Image.open(tmp_path / f"{name}{suffix}") as image:
             upright.append(np.asarray(ImageOps.exif_transpose(image)).astype(int))
     before, after = upright
+    assert fill(tmp_path / f"photo{suffix}", [(10, 20, 30, 15)], inpainter).holes == ((10, 20, 30, 15),)
     changed = np.argwhere((before != after).any(2))
     assert changed.min(0).tolist() == [20, 10] and changed.max(0).tolist() == [34, 39]
 

@@ -66,7 +66,7 @@ def balance(
 
     >>> yellowish = np.full((8, 8, 3), (200, 180, 120), np.uint8)
     >>> balance(yellowish, "gray-world").picture[0, 0]
-    array([180, 180, 180], dtype=uint8)
+    array([181, 181, 181], dtype=uint8)
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength is how much of the light's color is taken away, from 0 to 1, not {strength}")
@@ -78,8 +78,7 @@ def balance(
     with torch.no_grad():
         light = estimate(torch.from_numpy(reduced)[None])[0].double()
     gains = photo_gains(light, reduced, strength)
-    red, green, blue = light.tolist()
-    return Balanced(back(photo.balanced(gains)), (red, green, blue), (gains[0], gains[1], gains[2]))
+    return Balanced(back(photo.balanced(gains)), tuple(light.tolist()), tuple(gains.tolist()))
 
 
 def choose_estimator(name: str | os.PathLike[str]) -> Estimate:

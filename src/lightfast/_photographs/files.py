@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -183,29 +183,31 @@ def _read_tiff(content: bytes) -> Photo:
     with _needed("tifffile").TiffFile(io.BytesIO(content)) as file:
         page: Any = file.pages[0]
         samples: Any = np.moveaxis(page.asarray(), 0, -1) if page.axes == "SYX" else page.asarray()
-    if page.photometric.name not in ("RGB", "YCBCR", "MINISBLACK") or page.samplesperpixel > 4:
+        orientation, kept = int(page.tags.valueof(274, default=1)), _tiff_kept(page.tags.valueof, content)
+    # Of luma and chroma, tifffile gives red, green and blue where JPEG is inside.
+    known = ("RGB", "MINISBLACK", *(["YCBCR"] if page.compression.name == "JPEG" else []))
+    if page.photometric.name not in known or page.samplesperpixel > 4:
         raise ValueError(f"its {page.samplesperpixel} colors are {page.photometric.name}, not red, green and blue")
     if samples.dtype.name not in ("uint8", "uint16", "float16", "float32", "float64"):
         raise ValueError(f"its values are {samples.dtype}, not 8 or 16 bits or floating point")
     pixels, alpha = split_alpha(samples)
-    orientation, kept = _tiff_tags(content)
     return Photo(np.ascontiguousarray(pixels), "TIFF", samples.dtype.kind == "f", alpha, orientation, kept)
 
 
-def _tiff_tags(content: bytes) -> tuple[int, dict[str, Any]]:
-    """The orientation of a TIFF file, and what is kept of its tags, which are EXIF data as they are."""
+def _tiff_kept(value_of: Callable[[int], Any], content: bytes) -> dict[str, Any]:
+    """What is kept of the tags of a TIFF file, which are EXIF data as they are, unless it is a BigTIFF."""
     from PIL import Image
-    from PIL.ExifTags import Base
 
+    kept: dict[str, Any] = {"icc_profile": value_of(34675)} if value_of(34675) else {}
+    per_inch = {None: 1.0, 2: 1.0, 3: 2.54}.get(value_of(296))
+    if per_inch and value_of(282) and value_of(283):
+        kept["dpi"] = tuple(per_inch * number / parts for number, parts in (value_of(282), value_of(283)))
     exif = Image.Exif()
-    exif.load(content)
-    kept: dict[str, Any] = {"icc_profile": exif[Base.InterColorProfile]} if Base.InterColorProfile in exif else {}
-    per_inch = {2: 1.0, 3: 2.54}.get(exif.get(Base.ResolutionUnit, 2))
-    if per_inch and Base.XResolution in exif and Base.YResolution in exif:
-        kept["dpi"] = tuple(float(exif[tag]) * per_inch for tag in (Base.XResolution, Base.YResolution))
+    if b"*" in content[2:4]:
+        exif.load(content)
     for tag in _LAYOUT & set(exif):
         del exif[tag]
-    return int(exif.get(Base.Orientation, 1)), kept | ({"exif": exif.tobytes()} if len(exif) else {})
+    return kept | ({"exif": exif.tobytes()} if len(exif) else {})
 
 
 def _kept(image: Any) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Filled:
 
     Attributes:
         picture: of the same kind as the one that was given; a :class:`lightfast.Photo` for a file.
-        holes: x, y, width and height of each hole, as the picture's pixels are stored.
+        holes: x, y, width and height of each hole; of a file, as it is seen upright.
     """
 
     picture: Any
@@ -118,7 +118,8 @@ def fill(
         light = _fill_hole(replace(photo, pixels=pixels), missing, hole, inpainter, blend).permute(1, 2, 0).numpy()
         light = light if pixels.shape[2] == 3 else light.mean(2, keepdims=True)
         region[hole.inside] = photo.stored(light)[hole.inside]
-    boxes = tuple((hole.left, hole.top, hole.inside.shape[1], hole.inside.shape[0]) for hole in holes)
+    seen = holes if photo.orientation == 1 else find_holes(upright)
+    boxes = tuple((hole.left, hole.top, hole.inside.shape[1], hole.inside.shape[0]) for hole in seen)
     return Filled(back(replace(photo, pixels=pixels)), boxes)
 
 

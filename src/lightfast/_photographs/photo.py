@@ -83,7 +83,7 @@ class Photo:
         # Every block is sampled, and a few of its pixels are enough for a mean.
         blocks = blocks[:, :: max(1, step // 2), :, :: max(1, step // 2)]
         # Light without a largest value, as floating point has it, is never saturated.
-        top = np.inf if self.linear and blocks.dtype.kind == "f" else int(_SATURATED * _top(blocks.dtype)) or _SATURATED
+        top = np.inf if self.linear and blocks.dtype.kind == "f" else _SATURATED * _top(blocks.dtype)
         whole = (blocks < top).all(-1, keepdims=True)
         light = np.where(whole, _decoded(blocks, self.linear), 0)
         mean = light.sum((1, 3)) / np.maximum(whole.sum((1, 3)), 1)

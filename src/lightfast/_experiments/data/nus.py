@@ -124,7 +124,8 @@ def _read_index(root: Path) -> list[dict[str, str]]:
 
 def _read_image(path: Path) -> np.ndarray:
     """(3, H, W) in [0, 1]."""
-    from lightfast._photographs.files import PhotoError, read_pixels
+    from lightfast._photographs.files import read_pixels
+    from lightfast._photographs.photo import PhotoError
 
     try:
         pixels = read_pixels(path)
