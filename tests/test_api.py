@@ -98,7 +98,7 @@ LAYERS = [
 ]
 
 MODULES = {
-    "functional": "Constraint PoolKind Scope add_offset center group_pool project_weight",
+    "functional": "ConstraintKind PoolKind Scope add_offset center group_pool project_weight",
     "fields": "Cosines FieldSpec Polynomial RemoveField add_field field_map field_mean positions project_field "
     "remove_field",
     "color": "EPSILON ChannelNorm hsv_to_rgb linear_to_log linear_to_srgb log_to_linear srgb_to_linear",
