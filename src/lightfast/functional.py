@@ -1,7 +1,7 @@
 """Pure functions on tensors: offsets, group pooling, centering, and the projection of weights onto the constraint.
 
 A map is any tensor with images on axis 0 and features on axis `dim`; every other axis is a *position* (pixels, tokens).
-`groups` is a number of equal contiguous runs or a :class:`~lightfast._groups.Groups`.
+`groups` is a number of equal contiguous runs or a :class:`~lightfast.Groups`.
 """
 
 from __future__ import annotations
