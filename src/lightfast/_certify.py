@@ -158,7 +158,7 @@ def certify(
     The network is exported to a graph of ATen operations, and each value's offset response (`y(x + G Δ) = y(x) + R Δ`)
     is derived from that of its inputs, with the actual weights, in float64. Each image of the batch has its own `Δ`.
     The result is a proof in exact arithmetic for all inputs of the example's shapes and all offsets; rounding in
-    lower precision is for :func:`~lightfast._equivariance.equivariance_error` to measure. Operations that have no rule
+    lower precision is for :func:`~lightfast.equivariance_error` to measure. Operations that have no rule
     are breaks, so what is not understood is never called equivariant.
 
     Args:

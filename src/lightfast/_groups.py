@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+
+_TensorKind = Literal["index", "matrix", "pinv"]
 
 
 class Groups:
@@ -48,7 +50,7 @@ class Groups:
             sizes[group] += 1
         self.assignment, self.count, self.sizes = assignment, count, tuple(sizes)
         self.is_even = len(set(sizes)) == 1 and all(a <= b for a, b in pairwise(assignment))
-        self._tensors: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+        self._tensors: dict[tuple[_TensorKind, torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
     def even(cls, features: int, count: int) -> Groups:
@@ -154,7 +156,7 @@ class Groups:
         """
         return self._tensor("pinv", device, dtype)
 
-    def _tensor(self, kind: str, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
+    def _tensor(self, kind: _TensorKind, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
         """One of the tensors above; kept for the next call, but never while a compiler or an exporter looks on."""
         device = torch.device(device) if device is not None else torch.device("cpu")
         if torch.compiler.is_compiling():
@@ -167,7 +169,7 @@ class Groups:
             self._tensors[key] = built
         return self._tensors[key]
 
-    def _build(self, kind: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+    def _build(self, kind: _TensorKind, device: torch.device, dtype: torch.dtype) -> Tensor:
         if kind == "index":
             return torch.tensor(self.assignment, dtype=dtype, device=device)
         index = torch.tensor(self.assignment, dtype=torch.int64, device=device)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from lightfast._groups import Groups, GroupSpec, resolve
-from lightfast.functional import Constraint, project_weight
+from lightfast.functional import ConstraintKind, project_weight
 from lightfast.nn._constrained import Constrained
 from lightfast.nn._transposed import reach
 
@@ -27,7 +27,7 @@ def project_(
     offset_groups: GroupSpec = 3,
     *,
     assignments: Assignments | None = None,
-    constraint: Constraint = "sum",
+    constraint: ConstraintKind = "sum",
 ) -> nn.Module:
     """Project the weights of all linear and convolution layers in place, onto the offset equivariant ones.
 
@@ -75,7 +75,7 @@ def attach_projection(
     offset_groups: GroupSpec = 3,
     *,
     assignments: Assignments | None = None,
-    constraint: Constraint = "sum",
+    constraint: ConstraintKind = "sum",
 ) -> RemovableHandle:
     """Project `model` now, and after every step of `optimizer`, through its post-step hook.
 
@@ -100,7 +100,7 @@ def _is_linear(layer: nn.Module) -> bool:
 
 
 def _projected(
-    layer: nn.Module, offset_groups: GroupSpec | tuple[Groups, Groups], constraint: Constraint
+    layer: nn.Module, offset_groups: GroupSpec | tuple[Groups, Groups], constraint: ConstraintKind
 ) -> torch.Tensor:
     weight = layer.weight
     assert isinstance(weight, torch.Tensor)

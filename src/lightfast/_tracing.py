@@ -45,7 +45,7 @@ def trace(
     dim: int = 1,
     tolerance: float = 1e-9,
 ) -> Traced:
-    """Export the model, and derive the response of every value. Arguments as in :func:`lightfast._certify`."""
+    """Export the model, and derive the response of every value. Arguments as in :func:`lightfast.certify`."""
     program, images = _export_images(model, args, kwargs)
     space = Space(images, group_count(offset_groups), tolerance)
     if is_pure(program):

@@ -89,7 +89,7 @@ def wrap(
             quadratic, or a basis; see :mod:`lightfast.fields`.
 
     >>> import torch
-    >>> from lightfast._equivariance import equivariance_error
+    >>> from lightfast import equivariance_error
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1))
     >>> equivariance_error(wrap(net, output="equivariant"), torch.randn(2, 3, 8, 8)) < 1e-12
     True

@@ -1,7 +1,7 @@
 """Pure functions on tensors: offsets, group pooling, centering, and the projection of weights onto the constraint.
 
 A map is any tensor with images on axis 0 and features on axis `dim`; every other axis is a *position* (pixels, tokens).
-`groups` is a number of equal contiguous runs or a :class:`~lightfast._groups.Groups`.
+`groups` is a number of equal contiguous runs or a :class:`~lightfast.Groups`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightfast._groups import Groups, GroupSpec, check_features, group_count, is_even, resolve
 
-__all__ = ["Constraint", "PoolKind", "Scope", "add_offset", "center", "group_pool", "project_weight"]
+__all__ = ["ConstraintKind", "PoolKind", "Scope", "add_offset", "center", "group_pool", "project_weight"]
 
 PoolKind = Literal["mean", "max", "min", "linear"]
 """How the features of a group become one number: see :func:`group_pool`."""
@@ -23,7 +23,7 @@ PoolKind = Literal["mean", "max", "min", "linear"]
 Scope = Literal["image", "pixel"]
 """Whether groups are pooled over all positions of an image, or at each position by itself."""
 
-Constraint = Literal["sum", "tap"]
+ConstraintKind = Literal["sum", "tap"]
 """What meets the constraint: the sum over the taps of a kernel, or every tap its share: see :func:`project_weight`."""
 
 
@@ -155,7 +155,7 @@ def project_weight(
     out_groups: GroupSpec,
     *,
     conv_groups: int = 1,
-    constraint: Constraint = "sum",
+    constraint: ConstraintKind = "sum",
     transposed: bool = False,
     stride: tuple[int, ...] | int = 1,
     dilation: tuple[int, ...] | int = 1,
@@ -210,7 +210,7 @@ def tap_phases(
     kernel: tuple[int, ...],
     stride: tuple[int, ...] | int,
     dilation: tuple[int, ...] | int,
-    constraint: Constraint,
+    constraint: ConstraintKind,
 ) -> tuple[list[int], list[float]]:
     """Which taps meet the constraint together: the phase of each tap (in row-major order), and each phase's share.
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lightfast._backends.tensors import layout_of
 from lightfast._groups import Groups
-from lightfast.functional import Constraint as Taps
-from lightfast.functional import project_weight
+from lightfast.functional import ConstraintKind, project_weight
 
 
 class Form(NamedTuple):
@@ -32,7 +31,7 @@ class Constraint(NamedTuple):
     in_groups: Groups
     out_groups: Groups
     conv_groups: int = 1
-    taps: Taps = "sum"
+    taps: ConstraintKind = "sum"
     transposed: bool = False
     stride: tuple[int, ...] | int = 1
     dilation: tuple[int, ...] | int = 1

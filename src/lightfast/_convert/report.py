@@ -27,7 +27,7 @@ class Change:
 
 @dataclass
 class Conversion:
-    """The report of :func:`~lightfast._convert.convert`. `print` it for a summary; `changes` has every replacement.
+    """The report of :func:`~lightfast.convert`. `print` it for a summary; `changes` has every replacement.
 
     Args:
         changes: in the order of the network.

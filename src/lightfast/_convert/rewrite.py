@@ -35,7 +35,7 @@ from lightfast.functional import Scope
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert: see :func:`~lightfast._convert.convert`."""
+    """How to convert: see :func:`~lightfast.convert`."""
 
     weights: Literal["project", "init"]
     padding_mode: str

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from lightfast._backends import Constraint, Form, WeightCache, exported, fit_weight
 from lightfast._groups import Groups, GroupSpec, resolve
-from lightfast.functional import Constraint as Taps
-from lightfast.functional import check_feasible
+from lightfast.functional import ConstraintKind, check_feasible
 
 InOutGroups: TypeAlias = GroupSpec | tuple[GroupSpec, GroupSpec]
 """One specification for input and output alike, or (input, output)."""
@@ -28,7 +27,7 @@ class Constrained(nn.Module):
     weight: Tensor
     in_groups: Groups
     out_groups: Groups
-    constraint: Taps
+    constraint: ConstraintKind
     weight_constraint: Constraint
     """What the weight is projected onto."""
 
@@ -38,7 +37,7 @@ class Constrained(nn.Module):
         inputs: int,
         outputs: int,
         conv_groups: int = 1,
-        constraint: Taps = "sum",
+        constraint: ConstraintKind = "sum",
         **geometry: Any,
     ) -> None:
         """Fix the assignments, once the sizes are known; raises if no weight can meet the constraint."""

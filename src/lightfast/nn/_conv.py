@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightfast._backends import applied_weight, without_saving
 from lightfast._groups import check_features
-from lightfast.functional import Constraint, add_offset, group_pool
+from lightfast.functional import ConstraintKind, add_offset, group_pool
 from lightfast.nn._constrained import Constrained, InOutGroups
 
 PADDING_MODES = ("replicate", "reflect", "circular", "mean")
@@ -73,7 +73,7 @@ class _Conv(Constrained):
         dtype: Any = None,
         *,
         offset_groups: InOutGroups = 3,
-        constraint: Constraint = "sum",
+        constraint: ConstraintKind = "sum",
     ) -> None:
         if padding_mode not in (*PADDING_MODES, "zeros"):
             raise ValueError(f"padding_mode is one of {PADDING_MODES}, not {padding_mode!r}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightfast._backends import applied_weight
 from lightfast._groups import check_features
-from lightfast.functional import Constraint, add_offset, group_pool, tap_phases
+from lightfast.functional import ConstraintKind, add_offset, group_pool, tap_phases
 from lightfast.nn._constrained import Constrained, InOutGroups
 from lightfast.nn._conv import pad
 
@@ -75,7 +75,7 @@ class _ConvTranspose(Constrained):
         dtype: Any = None,
         *,
         offset_groups: InOutGroups = 3,
-        constraint: Constraint = "sum",
+        constraint: ConstraintKind = "sum",
     ) -> None:
         if padding_mode not in BORDERS:
             raise ValueError(f"the padding_mode of a transposed convolution is one of {BORDERS}, not {padding_mode!r}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
-
-from torch import nn
+from typing import TypeAlias
 
 from lightfast.functional import Scope
 from lightfast.models._vocabulary.conventional import ConventionalVocabulary
@@ -22,38 +20,11 @@ __all__ = [
 ]
 
 
-class Vocabulary(Protocol):
-    """What a network is made of. `Any` stands for the maps that pass between the parts: plain or lifted."""
-
-    def width(self, features: int) -> int:
-        """The number of features nearest to `features` that divides into the groups."""
-        ...
-
-    def enter(self, keep_offset: bool = False) -> nn.Module:
-        """From the input image to the first map, with its offset if somebody will ask for it."""
-        ...
-
-    def unit(
-        self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
-    ) -> nn.Module:
-        """Same-padded convolution and batch norm, called with a map and an optional shortcut to add; then ReLU."""
-        ...
-
-    def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        """The shortcut without weights: every `stride`-th pixel, and zeros for the features that `inputs` lacks."""
-        ...
-
-    def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
-        """Max pooling over pixels."""
-        ...
-
-    def classify(self, features: int, classes: int, per_pixel: bool = False) -> nn.Module:
-        """Average over pixels (unless a score `per_pixel` is wanted), a linear layer, and one score per class."""
-        ...
-
+Vocabulary: TypeAlias = ConventionalVocabulary | LiftedVocabulary | PixelVocabulary
+"""What a network is made of; :class:`ConventionalVocabulary` says what each word means."""
 
 ColorVocabulary: TypeAlias = ConventionalVocabulary | LiftedVocabulary
-"""That of networks that answer with colors, which pool over the image; :class:`ConventionalVocabulary` explains it."""
+"""That of networks that answer with colors, which pool over the image."""
 
 
 def vocabulary(offset_groups: int | None, scope: Scope = "image", constrained: bool = True) -> Vocabulary:

@@ -15,28 +15,35 @@ from lightfast.models._vocabulary.parts import Scores, Unit, dropout
 class ConventionalVocabulary:
     """Plain `torch.nn`: zero padding, nothing equivariant, and no offset to leave behind or to keep.
 
-    Words with a docstring are for networks that answer with colors; they mean the same in :class:`LiftedVocabulary`.
+    Words mean the same in :class:`LiftedVocabulary`, and the first six in :class:`PixelVocabulary`; the others are for
+    networks that answer with colors. `Any` stands for the maps that pass between the parts: plain or lifted.
     """
 
     def width(self, features: int) -> int:
+        """The number of features nearest to `features` that divides into the groups."""
         return features
 
     def enter(self, keep_offset: bool = False) -> nn.Module:
+        """From the input image to the first map, with its offset if somebody will ask for it."""
         return nn.Identity()
 
     def unit(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
     ) -> nn.Module:
+        """Same-padded convolution and batch norm, called with a map and an optional shortcut to add; then ReLU."""
         conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=bias)
         return Unit(conv, nn.BatchNorm2d(outputs), nn.ReLU() if relu else nn.Identity())
 
     def subsample(self, inputs: int, outputs: int, stride: int) -> nn.Module:
+        """The shortcut without weights: every `stride`-th pixel, and zeros for the features that `inputs` lacks."""
         return _Subsample(inputs, outputs, stride)
 
     def max_pool(self, kernel: int, stride: int, padding: int) -> nn.Module:
+        """Max pooling over pixels."""
         return nn.MaxPool2d(kernel, stride, padding)
 
     def classify(self, features: int, classes: int, per_pixel: bool = False) -> nn.Module:
+        """Average over pixels (unless a score `per_pixel` is wanted), a linear layer, and one score per class."""
         return Scores(nn.Linear(features, classes), per_pixel=per_pixel)
 
     def chain(
