@@ -215,7 +215,7 @@ def test_other_classes_are_refused(trained, run):
         (["train", "recognition", "--strategy", "preprocessing"], "names 3 strategies"),
         (["evaluate", "nowhere"], "'nowhere' is no model: it is not in the package"),
         (["evaluate", "."], "model.json"),
-        (["classify", "photo.jpg", "--model", "nowhere"], "neither a folder"),
+        (["classify", "photo.jpg", "--model", "nowhere"], "is no model: it is not in the package"),
         (["classify"], "photos"),
         (["paint"], "paint"),
     ],
