@@ -224,7 +224,7 @@ def test_other_classes_are_refused(trained, run):
         (["train", "recognition", "--strategy", "preprocessing"], "names 3 of"),
         (["evaluate", "nowhere"], "neither a folder with a trained classifier nor a pretrained model"),
         (["evaluate", "."], "model.json"),
-        (["classify", "photo.jpg", "--model", "nowhere"], "neither a folder"),
+        (["classify", "photo.jpg", "--model", "nowhere"], "is no model: it is not in the package"),
         (["classify"], "photos"),
         (["paint"], "paint"),
     ],
