@@ -229,7 +229,7 @@ def test_few_tables_are_kept() -> None:
     assert all(values.numel() <= fields._CACHED_VALUES for values, _ in fields._kept.values())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("masked", [False, True])
 def test_on_a_gpu(masked: bool) -> None:
     """As on the CPU, with TF32 and autocast allowed, and in a CUDA graph whose tables are no longer kept."""

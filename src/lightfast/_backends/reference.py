@@ -51,10 +51,7 @@ class Reference:
         return False
 
     def has_weight_operator(self, weight: Tensor, constraint: Constraint, form: Form) -> bool:
-        """Whether compilers are to call :meth:`fit_weight` of such weights as an operator.
-
-        No backend asks for it yet: it has not shown itself right on a GPU, where it would save launches.
-        """
+        """Whether compilers are to call :meth:`fit_weight` of such weights as an operator."""
         return False
 
     def unit(

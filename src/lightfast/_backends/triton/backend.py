@@ -46,6 +46,9 @@ class Triton(Reference):
     def has_operators(self, u: Tensor, what: Features) -> bool:
         return _is_known(u, what)
 
+    def has_weight_operator(self, weight: Tensor, constraint: Constraint, form: Form) -> bool:
+        return weight.dim() in (2, 4) and projection.takes(weight, constraint, form)
+
     def _trusts(self, operation: str, x: Tensor) -> bool:
         """Whether the kernels are to do an operation where `x` is: they have to have shown that they are right."""
         if self._trusted:

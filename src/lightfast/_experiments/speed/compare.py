@@ -17,7 +17,7 @@ from lightfast._experiments.speed.steps import LAYOUTS, PrecisionName, model_of,
 from lightfast._experiments.speed.subjects import COMPILED, VARIANTS, Mode, Subject
 from lightfast._experiments.speed.timing import Pace, Work, interleaved, peak_memory, quartiles, ratios
 
-__all__ = ["Comparison", "Measurement", "comparisons", "measure"]
+__all__ = ["Comparison", "Measurement", "comparisons", "measure", "profiled"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,10 @@ class Measurement:
     Args:
         device: where.
         pace: of each comparison in each mode, after everything is built and warm.
-        profile: whether to say where the time of plain and ours goes.
     """
 
     device: torch.device
     pace: Pace = field(default_factory=Pace)
-    profile: bool = False
-    profiles: list[str] = field(default_factory=list)
 
 
 def comparisons(
@@ -122,10 +119,6 @@ class _Bout:
                 self.say(f"  {name} cannot be measured: {self.failed[name]}")
             self.building[name] = round(time.perf_counter() - start, 1)
         samples = interleaved(works, self.how.pace)
-        if self.how.profile and self.mode == "training":
-            for name in ("plain", "ours"):
-                if name in works:
-                    self.how.profiles.append(self._profile(name, works[name]))
         base = samples.get("plain")
         subject = self.comparison.subject
         return {
@@ -152,7 +145,9 @@ class _Bout:
 
     def _best(self, name: str) -> Work:
         """The variant in the memory format in which it is faster."""
-        candidates = {layout: self._work(name, layout) for layout in self._candidates(name)}
+        candidates = {
+            layout: _work(self.comparison, name, self.mode, layout, self.device) for layout in self._candidates(name)
+        }
         if len(candidates) == 1:
             ((layout, (work, model)),) = candidates.items()
         else:
@@ -172,29 +167,36 @@ class _Bout:
             return ("channels-last",)
         return tuple(LAYOUTS)
 
-    def _work(self, name: str, layout: str) -> tuple[Work, nn.Module]:
-        model = model_of(self.comparison.subject, name, self.mode, layout, self.device)
-        network: Any = torch.compile(model, fullgraph=True) if name in COMPILED else model
-        once = step_of(self.comparison.subject, self.comparison.precision, self.mode, layout, model, network)
-        return Work(once, self.device, graph=self.device.type == "cuda"), model
 
-    def _profile(self, name: str, work: Work) -> str:
-        """Where the time of a training step goes, as a table."""
-        on_gpu = self.device.type == "cuda"
-        with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
-            work.seconds(5)
-        averages: Any = profiler.key_averages()
-        key = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-        rows = sorted(averages, key=lambda row: -getattr(row, key))
-        total = sum(getattr(row, key) for row in rows)
-        lines = [
-            f"{self.comparison.title}, training, {name}: {total / 5000:.3f} ms a step in {len(rows)} operations",
-            "",
-        ]
-        lines += ["| operation | ms a step | share, % | calls a step |", "|:--|--:|--:|--:|"]
-        lines += [
-            f"| {row.key[:70]} | {getattr(row, key) / 5000:.3f} | {100 * getattr(row, key) / total:.1f} "
-            f"| {row.count / 5:g} |"
-            for row in rows[:16]
-        ]
-        return "\n".join(lines)
+def _work(comparison: Comparison, name: str, mode: Mode, layout: str, device: torch.device) -> tuple[Work, nn.Module]:
+    model = model_of(comparison.subject, name, mode, layout, device)
+    network: Any = torch.compile(model, fullgraph=True) if name in COMPILED else model
+    once = step_of(comparison.subject, comparison.precision, mode, layout, model, network)
+    return Work(once, device, graph=device.type == "cuda"), model
+
+
+def profiled(comparison: Comparison, name: str, layout: str, device: torch.device) -> str:
+    """Where the time of a variant's training step goes, as a table.
+
+    Only after everything is measured: on a GPU, launches may be slower once torch's profiler has run.
+    """
+    work, _ = _work(comparison, name, "training", layout, device)
+    on_gpu = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+        work.seconds(5)
+    averages: Any = profiler.key_averages()
+    key = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    rows = sorted(averages, key=lambda row: -getattr(row, key))
+    total = sum(getattr(row, key) for row in rows)
+    lines = [
+        f"{comparison.title}, training, {name}: {total / 5000:.3f} ms a step in {len(rows)} operations",
+        "",
+        "| operation | ms a step | share, % | calls a step |",
+        "|:--|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row.key[:70]} | {getattr(row, key) / 5000:.3f} | {100 * getattr(row, key) / total:.1f} "
+        f"| {row.count / 5:g} |"
+        for row in rows[:16]
+    ]
+    return "\n".join(lines)

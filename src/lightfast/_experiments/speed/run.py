@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from lightfast._atomic import write_json
 from lightfast._experiments.provenance import provenance
-from lightfast._experiments.speed.compare import Comparison, Measurement, comparisons, measure
+from lightfast._experiments.speed.compare import Comparison, Measurement, comparisons, measure, profiled
 from lightfast._experiments.speed.growth import growth
 from lightfast._experiments.speed.launches import LAUNCHED, launches
 from lightfast._experiments.speed.levers import levers
@@ -80,7 +80,7 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
     request.out.mkdir(parents=True, exist_ok=True)
     clock = time.process_time if request.processor_time else time.perf_counter
     pace = Pace(request.each, (5, 25) if request.device.type == "cuda" else (4, 25), clock=clock)
-    how = Measurement(request.device, pace, request.profile, results["profiles"])
+    how = Measurement(request.device, pace)
     done = {record["title"] for record in results["comparisons"]} | {name for name in _EXTRAS if results[name]}
     tables = _write(request.out, path, results)
     with _fastest_convolutions():
@@ -109,6 +109,11 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
             results["runs"][-1]["seconds"] = round(time.monotonic() - start, 1)
             # After each part, so that a run that is stopped leaves what it has.
             tables = _write(request.out, path, results)
+        if request.profile:
+            for part, name, layout in _to_profile(plan, results):
+                say(f"where the time of {part.title}, {name}, goes")
+                results["profiles"].append(profiled(part, name, layout, request.device))
+                tables = _write(request.out, path, results)
     return tables
 
 
@@ -132,6 +137,21 @@ def _plan(request: Request) -> list[Comparison | str]:
     first = sum(part.precision == request.precisions[0] and not part.compiled for part in every)
     extras = [name for name in _EXTRAS if getattr(request, name) and (name != "launches" or kind == "cuda")]
     return [*every[:first], *extras, *every[first:], *large]
+
+
+def _to_profile(plan: Sequence[Comparison | str], results: Mapping[str, Any]) -> list[tuple[Comparison, str, str]]:
+    """Plain and ours of each comparison whose training was measured, with their memory formats; no compilers."""
+    measured = {
+        record["title"]: record["variants"] for record in results["comparisons"] if record["mode"] == "training"
+    }
+    return [
+        (part, name, measured[part.title][name]["layout"])
+        for part in plan
+        if isinstance(part, Comparison) and not part.compiled
+        for name in ("plain", "ours")
+        if name in measured.get(part.title, {})
+        and not any(text.startswith(f"{part.title}, training, {name}:") for text in results["profiles"])
+    ]
 
 
 def _subjects(plan: Sequence[Comparison | str]) -> list[Subject]:
