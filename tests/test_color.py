@@ -24,24 +24,24 @@ POINTWISE = [srgb_to_linear, linear_to_srgb, linear_to_log, log_to_linear]
 
 
 @pytest.fixture(scope="module")
-def color():
+def colour():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of the optional packages that it misses
         import colour
-    return color
+    return colour
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_srgb_agrees_with_color_science(color, dtype):
+def test_srgb_agrees_with_colour_science(colour, dtype):
     values = np.linspace(0, 1, 4001)
     there = srgb_to_linear(torch.tensor(values, dtype=dtype))
     back = linear_to_srgb(torch.tensor(values, dtype=dtype))
-    np.testing.assert_allclose(there, color.models.eotf_sRGB(values), atol=1e-6)
-    np.testing.assert_allclose(back, color.models.eotf_inverse_sRGB(values), atol=1e-6)
+    np.testing.assert_allclose(there, colour.models.eotf_sRGB(values), atol=1e-6)
+    np.testing.assert_allclose(back, colour.models.eotf_inverse_sRGB(values), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_hsv_agrees_with_color_science(color, dtype):
+def test_hsv_agrees_with_colour_science(colour, dtype):
     grid = np.stack(np.meshgrid(*[np.linspace(0, 1, 13)] * 3, indexing="ij"), -1)
     rgb = hsv_to_rgb(torch.tensor(grid, dtype=dtype), dim=-1)
     np.testing.assert_allclose(rgb, colour.HSV_to_RGB(grid), atol=1e-6)
@@ -79,7 +79,7 @@ def test_hsv_keeps_value_and_saturation_and_wraps_hue(hue, saturation, value):
     torch.testing.assert_close(rgb, turned, rtol=0, atol=1e-12)
 
 
-def test_hsv_of_images_and_of_single_colors_agree():
+def test_hsv_of_images_and_of_single_colours_agree():
     images = torch.rand(2, 3, 4, 5)
     single = hsv_to_rgb(images.movedim(1, -1).reshape(-1, 3)).view(2, 4, 5, 3).movedim(-1, 1)
     torch.testing.assert_close(hsv_to_rgb(images), single, rtol=0, atol=0)
@@ -150,9 +150,9 @@ def test_fit_streams_the_statistics_of_the_whole(dtype):
 def test_fit_reads_uint8_through_a_transform():
     images = torch.randint(0, 256, (20, 3, 6, 6), dtype=torch.uint8)
     norm = ChannelNorm.fit(images, srgb_to_log, chunk=8)
-    normalized = norm(srgb_to_log(images.double() / 255))
-    torch.testing.assert_close(normalized.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-5)
-    torch.testing.assert_close(normalized.std((0, 2, 3), correction=0), torch.ones(3).double(), rtol=0, atol=1e-5)
+    normalised = norm(srgb_to_log(images.double() / 255))
+    torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(normalised.std((0, 2, 3), correction=0), torch.ones(3).double(), rtol=0, atol=1e-5)
 
 
 def test_inverse_gives_the_response_back():

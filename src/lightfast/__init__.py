@@ -15,9 +15,8 @@ from lightfast._pipelines.export import export
 from lightfast._pipelines.inpainter import Inpainter, center_mask
 from lightfast._pipelines.load import load, pretrained
 from lightfast._project import attach_projection, project_
+from lightfast._version import __version__ as __version__
 from lightfast._wrap import wrap
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Balanced",

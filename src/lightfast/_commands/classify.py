@@ -23,7 +23,8 @@ def classify(
     """Say what is in photographs, with probabilities. One that cannot be read is named, and the others still done."""
     import torch
 
-    from lightfast._experiments.data import DataError, load_image
+    from lightfast._photographs.decode import load_image
+    from lightfast._photographs.photo import PhotoError
     from lightfast._pipelines.classifier import Classifier
 
     classifier = Classifier.load(model)
@@ -34,7 +35,7 @@ def classify(
     for photo in photos:
         try:
             image = load_image(photo, size)
-        except DataError as error:
+        except PhotoError as error:
             typer.echo(f"lightfast: {error}", err=True)
             unread += 1
             continue

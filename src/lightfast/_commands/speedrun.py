@@ -40,8 +40,8 @@ def speedrun(
     from lightfast._experiments.plan import parse_setting
     from lightfast._experiments.provenance import provenance
     from lightfast._experiments.recognition.pictures import drawn_pictures, load_pictures
-    from lightfast._experiments.speed.speedrun import Attempt, attempt
-    from lightfast._experiments.speed.speedrun_report import write_speedrun_report
+    from lightfast._experiments.recognition.speedrun import Attempt, attempt
+    from lightfast._experiments.recognition.speedrun_report import write_speedrun_report
 
     changes = dict(parse_setting(text) for text in settings or [])
     known = {field.name for field in dataclasses.fields(Attempt)} - {"network", "epochs", "strategy", "seed"}

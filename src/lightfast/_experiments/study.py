@@ -12,6 +12,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from lightfast._experiments.engine import CHECKPOINT, Job, Recipe, Task, seconds_before, train_many
+from lightfast._experiments.engine import CHECKPOINT, Job, Recipe, Task, holding, seconds_before, train_many
 from lightfast._experiments.engine.processes import is_main
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.provenance import provenance
@@ -267,8 +268,12 @@ class Study(ABC):
             )
             for run, training in made.items()
         ]
-        seconds = self.train_jobs(jobs)
-        return {run: self._finish(run, made[run], folders[run], seconds, len(jobs), name) for run in folders}
+        with ExitStack() as locks:
+            for folder in folders.values() if self.main else ():
+                folder.mkdir(parents=True, exist_ok=True)
+                locks.enter_context(holding(folder))
+            seconds = self.train_jobs(jobs)
+            return {run: self._finish(run, made[run], folders[run], seconds, len(jobs), name) for run in folders}
 
     def train_one(self, kind: str, seed: int, name: str = "model") -> str:
         """Train one alone, in the folder itself; what to tell the user at the end."""
@@ -306,7 +311,7 @@ class Study(ABC):
         record |= json.loads(json.dumps(without_tensors(record)))
         if self.main:
             if self.keeps_model(run):
-                made.pipeline.save(folder, name, **({"half": True} if self.half else {}))
+                made.pipeline.save(folder, name, half=self.half)
             write_record(folder, record)
             (folder / CHECKPOINT).unlink(missing_ok=True)
         self.tell(f"{run} is done: {self.line(record)}")

@@ -120,7 +120,7 @@ def export(
 
 def metadata(pipeline: Pipeline) -> dict[str, str]:
     """What a file says about itself: the version, the kind of pipeline, its configuration, and the names of classes."""
-    from lightfast import __version__
+    from lightfast._version import __version__
 
     about = {"lightfast": __version__, "pipeline": type(pipeline).__name__, "config": json.dumps(pipeline.config)}
     classes = pipeline.config.get("classes")

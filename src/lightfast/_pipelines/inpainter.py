@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -207,16 +204,6 @@ class Inpainter(Pipeline):
         around = self.encoding.decode(seen, taken)
         center = self.encoding.decode(self.network(seen.to(next(self.network.parameters()).dtype)), taken)
         return torch.where(self.middle, F.pad(center, (SIZE // 4,) * 4), around), missing
-
-    def save(self, folder: str | os.PathLike[str], name: str = "model", *, half: bool = False) -> Path:
-        """As every pipeline does; with `half`, weights of layers are stored in 16 bits, which :meth:`load` widens."""
-        if not half:
-            return super().save(folder, name)
-        small = copy.deepcopy(self)
-        for parameter in small.parameters():
-            if parameter.ndim > 1:
-                parameter.data = parameter.data.half()
-        return Pipeline.save(small, folder, name)
 
     def extra_repr(self) -> str:
         return f"{self.config['network']!r}"

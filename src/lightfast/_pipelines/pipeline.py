@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,9 +102,16 @@ class Pipeline(nn.Module):
         """What is saved beside the weights: the kind of pipeline, the number of the format, `config` and `about`."""
         return {"lightfast": type(self).__name__, "format": FORMAT, "config": self.config, "about": self.about}
 
-    def save(self, folder: str | os.PathLike[str], name: str = "model") -> Path:
-        """Write `folder/model.safetensors` and `folder/model.json`; the folder is made if need be, and returned."""
-        write_model(self, Path(folder), name)
+    def save(self, folder: str | os.PathLike[str], name: str = "model", *, half: bool = False) -> Path:
+        """Write `folder/model.safetensors` and `folder/model.json`; the folder is made if need be, and returned.
+
+        With `half`, weights of layers are stored in 16 bits, which :meth:`load` widens.
+        """
+        saved = copy.deepcopy(self) if half else self
+        for parameter in saved.parameters() if half else ():
+            if parameter.ndim > 1:
+                parameter.data = parameter.data.half()
+        write_model(saved, Path(folder), name)
         return Path(folder)
 
     @classmethod

@@ -30,7 +30,7 @@ def write_model(pipeline: Pipeline, folder: Path, name: str = "model") -> None:
 def read_model(folder: Path, name: str = "model") -> Pipeline:
     """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained."""
     # Pipelines of every kind are known once their modules are.
-    from lightfast._pipelines import classifier, estimator, inpainter  # noqa: F401
+    from lightfast._pipelines import classifier, estimator, inpainter, spectral  # noqa: F401
     from lightfast._pipelines.pipeline import Pipeline
 
     weights, description = folder / f"{name}.safetensors", folder / f"{name}.json"

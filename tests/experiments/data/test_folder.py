@@ -3,8 +3,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lightfast._experiments.data import DataError, LazyImages, load_folder, load_image
+from lightfast._experiments.data import DataError, LazyImages, load_folder
 from lightfast._experiments.engine import Draw
+from lightfast._photographs.decode import load_image
+from lightfast._photographs.photo import PhotoError
 
 
 def write(path, size=(8, 8), seed=0):
@@ -111,7 +113,7 @@ def test_corrupt_images_are_named(root, content):
     write(path)
     path.write_bytes(path.read_bytes()[:100] if content == "half" else content)
     for memory in (1 << 20, 0):
-        with pytest.raises(DataError, match=r"broken.png cannot be read as an image"):
+        with pytest.raises(PhotoError, match=r"broken.png cannot be read as an image"):
             images = load_folder(root, size=6, memory=memory).images
             list(images.stream([(torch.arange(len(images)), None)], workers=1))
 

@@ -3,7 +3,7 @@
 from lightfast._experiments.data import augment
 from lightfast._experiments.data.cifar10 import CIFAR10, load_cifar10
 from lightfast._experiments.data.error import DataError
-from lightfast._experiments.data.folder import ImageFolder, LazyImages, load_folder, load_image
+from lightfast._experiments.data.folder import ImageFolder, LazyImages, load_folder
 
 __all__ = [
     "CIFAR10",
@@ -13,5 +13,4 @@ __all__ = [
     "augment",
     "load_cifar10",
     "load_folder",
-    "load_image",
 ]

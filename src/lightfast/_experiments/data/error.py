@@ -1,7 +1,9 @@
 """The error of data that cannot be read."""
 
+from lightfast._photographs.photo import PhotoError
+
 __all__ = ["DataError"]
 
 
-class DataError(ValueError):
+class DataError(PhotoError):
     """A file or folder of data is missing, damaged or not what it should be; the message names it."""

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightfast._experiments.data.decode import Box, image_size, read_image, read_square
 from lightfast._experiments.data.error import DataError
+from lightfast._photographs.decode import Box, image_size, load_image, read_square
+from lightfast._photographs.photo import PhotoError
 
-__all__ = ["ImageFolder", "LazyImages", "decode_all", "images_in", "load_folder", "load_image"]
+__all__ = ["ImageFolder", "LazyImages", "decode_all", "images_in", "load_folder"]
 
 Split = Literal["train", "val"]
 
@@ -138,7 +139,7 @@ class _Batches(Dataset[tuple[Tensor, Tensor] | str]):
             else:
                 # Image k of a batch has seed + k: neighbors differ, and batches' seeds are far from each other.
                 images = [self.images.random_crop(i, (seed + k) % (1 << 63), self.scale) for k, i in enumerate(indices)]
-        except DataError as error:
+        except PhotoError as error:
             return str(error)
         return torch.stack(images), torch.tensor(indices)
 
@@ -176,21 +177,6 @@ def load_folder(
     lazy = LazyImages(paths, size)
     images = decode_all(lazy) if len(paths) * 3 * size * size <= memory else lazy
     return ImageFolder(images, labels, classes)
-
-
-def load_image(path: str | Path, size: int | None = None) -> Tensor:
-    """An image file as (3, H, W) uint8 sRGB, upright; with `size`, scaled so that its middle (3, S, S) is cut out.
-
-    Raises:
-        DataError: the file is missing, damaged or no image.
-    """
-    return read_image(Path(path)) if size is None else read_square(Path(path), size, _middle)
-
-
-def _middle(width: int, height: int) -> Box:
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    return left, top, left + side, top + side
 
 
 def _split_folder(root: Path, split: Split) -> Path:

@@ -36,7 +36,7 @@ from lightfast._experiments.study import Study, Training, option
 from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.preparation import BALANCES, Preparation
 from lightfast._pipelines.saving import load_weights, save_weights
-from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
+from lightfast.color import ChannelNorm, srgb_to_log
 from lightfast.constancy import NeutralTask
 
 __all__ = ["ImageNet", "Recognition"]
@@ -228,7 +228,7 @@ class Recognition(Study):
         if key not in self._norms:
             images = self._balanced_images(strategy.balance)
             source = images if isinstance(images, Tensor) else self._some(images)
-            self._norms[key] = ChannelNorm.fit(source, _to_log if strategy.color == "log" else None)
+            self._norms[key] = ChannelNorm.fit(source, srgb_to_log if strategy.color == "log" else None)
         norm = self._norms[key]
         return ChannelNorm(norm.mean, norm.std)
 
@@ -255,10 +255,6 @@ class ImageNet(Recognition):
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> Pictures:
         assert data is not None
         return load_pictures(data, options["size"] or (64 if options["recipe"] == "quick" else 224))
-
-
-def _to_log(srgb: Tensor) -> Tensor:
-    return linear_to_log(srgb_to_linear(srgb))
 
 
 def _first(names: Sequence[str]) -> str:

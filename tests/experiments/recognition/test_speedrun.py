@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightfast._experiments.recognition.pictures import drawn_pictures
-from lightfast._experiments.speed.speedrun import Attempt, Mirrored, attempt, recipe_for
-from lightfast._experiments.speed.speedrun_report import write_speedrun_report
+from lightfast._experiments.recognition.speedrun import Attempt, Mirrored, attempt, recipe_for
+from lightfast._experiments.recognition.speedrun_report import write_speedrun_report
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lightfast._experiments.data import DataError, decode
+from lightfast._photographs import decode
+from lightfast._photographs.photo import PhotoError
 
 DECODERS = ["pillow", "simplejpeg"]
 
@@ -75,5 +76,5 @@ def test_turned_gray_and_printed_jpegs(decoder, photograph, tmp_path):
 def test_damaged_jpegs_are_named(decoder, photograph):
     content = photograph.read_bytes()
     photograph.write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=r"photograph.jpg cannot be read as an image"):
+    with pytest.raises(PhotoError, match=r"photograph.jpg cannot be read as an image"):
         decode.read_square(photograph, 16, lambda width, height: (0, 0, width, height))

@@ -17,14 +17,14 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
-from lightfast._experiments.data.error import DataError
+from lightfast._photographs.photo import PhotoError
 
 try:
     import simplejpeg  # pyright: ignore[reportMissingImports]
 except ImportError:
     simplejpeg = None
 
-__all__ = ["Box", "image_size", "read_image", "read_square"]
+__all__ = ["Box", "image_size", "load_image", "read_image", "read_square"]
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom of a part of an image, in pixels."""
@@ -42,7 +42,7 @@ def read_image(path: Path) -> Tensor:
     """An image file as (3, H, W) uint8 sRGB, upright.
 
     Raises:
-        DataError: the file is missing, damaged or no image.
+        PhotoError: the file is missing, damaged or no image.
     """
     with _sentences(path):
         content = path.read_bytes()
@@ -59,7 +59,7 @@ def read_square(path: Path, size: int, choose: Callable[[int, int], Box]) -> Ten
         choose: the part, from width and height of the image, upright.
 
     Raises:
-        DataError: the file is missing, damaged or no image.
+        PhotoError: the file is missing, damaged or no image.
     """
     with _sentences(path):
         content = path.read_bytes()
@@ -75,13 +75,28 @@ def read_square(path: Path, size: int, choose: Callable[[int, int], Box]) -> Ten
     return F.interpolate(part[None], (size, size), mode="bilinear", antialias=True)[0]
 
 
+def load_image(path: str | Path, size: int | None = None) -> Tensor:
+    """An image file as (3, H, W) uint8 sRGB, upright; with `size`, scaled so that its middle (3, S, S) is cut out.
+
+    Raises:
+        PhotoError: the file is missing, damaged or no image.
+    """
+    return read_image(Path(path)) if size is None else read_square(Path(path), size, _middle)
+
+
+def _middle(width: int, height: int) -> Box:
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
 @contextmanager
 def _sentences(path: Path) -> Iterator[None]:
     """What decoders complain about becomes a sentence that names the file."""
     try:
         yield
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}): replace it, or delete it") from error
+        raise PhotoError(f"{path} cannot be read as an image ({error}): replace it, or delete it") from error
 
 
 def _upright(content: bytes) -> Image.Image:

@@ -25,7 +25,7 @@ from lightfast._experiments.recognition.pictures import Pictures
 from lightfast._experiments.recognition.strategies import STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
 from lightfast._pipelines.classifier import Classifier
-from lightfast.color import ChannelNorm, linear_to_log, srgb_to_linear
+from lightfast.color import ChannelNorm, srgb_to_log
 
 __all__ = ["SATURATIONS", "Attempt", "Mirrored", "attempt", "recipe_for"]
 
@@ -174,7 +174,7 @@ def _train(
     classifier = Classifier(
         how.network,
         pictures.classes,
-        ChannelNorm.fit(images, _to_log),
+        ChannelNorm.fit(images, srgb_to_log),
         color=strategy.color,
         offset_groups=strategy.offset_groups,
     )
@@ -184,7 +184,3 @@ def _train(
         train(classifier.network, task, recipe, Path(folder), device=device, progress=False)
         lines = (Path(folder) / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return classifier, [json.loads(line) for line in lines]
-
-
-def _to_log(srgb: Tensor) -> Tensor:
-    return linear_to_log(srgb_to_linear(srgb))
