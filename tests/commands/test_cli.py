@@ -222,7 +222,7 @@ def test_other_classes_are_refused(trained, run):
         (["reproduce", "imagenet", "--data", "nowhere"], "nowhere is not a folder"),
         (["train", "recognition", "--data", "nowhere"], "nowhere is not a folder"),
         (["train", "recognition", "--strategy", "preprocessing"], "names 3 of"),
-        (["evaluate", "nowhere"], "neither a folder with a trained classifier nor a pretrained model"),
+        (["evaluate", "nowhere"], "is no model: it is not in the package"),
         (["evaluate", "."], "model.json"),
         (["classify", "photo.jpg", "--model", "nowhere"], "is no model: it is not in the package"),
         (["classify"], "photos"),
@@ -239,7 +239,7 @@ def test_wrong_arguments_are_answered_with_a_sentence(run, tmp_path, monkeypatch
 
 def test_tracebacks_can_be_asked_for(run, monkeypatch):
     monkeypatch.setenv("LIGHTFAST_DEBUG", "1")
-    with pytest.raises(ValueError, match="neither a folder"):
+    with pytest.raises(ValueError, match="is no model"):
         run("evaluate", "nowhere")
 
 

@@ -7,6 +7,7 @@ from PIL import Image
 from lightfast._experiments.data import DataError
 from lightfast._experiments.data.generated_textures import draw_textures, drawn_textures
 from lightfast._experiments.data.street import load_street
+from lightfast._photographs.photo import PhotoError
 
 
 def write(folder, count, size, seed=0):
@@ -48,7 +49,7 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(DataError, match=r"the folder .*paris_eval has no images"):
         load_street(tmp_path)
     (tmp_path / "paris_eval" / "broken.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"broken.png cannot be read"):
+    with pytest.raises(PhotoError, match=r"broken.png cannot be read"):
         load_street(tmp_path)
 
 

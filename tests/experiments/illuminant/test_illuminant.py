@@ -203,8 +203,8 @@ def train_estimator(scenes, plan, out, kind, members):
 def test_an_estimator_of_several_members_is_trained(tmp_path, scenes):
     plan = PLANS["demo"].with_steps(2).with_values({"size": 16, "batch_size": 4})
     estimator = train_estimator(scenes, plan, tmp_path, "local", 2)
-    assert estimator.config["members"] == 2 and estimator.config["data"] == scenes.name
-    assert estimator.config["kind"] == "local" and "command" in estimator.config["provenance"]
+    assert estimator.config["members"] == 2 and estimator.about["data"] == scenes.name
+    assert estimator.about["kind"] == "local" and "command" in estimator.about["provenance"]
     first, second = (network.state_dict() for network in estimator.networks)
     assert any(not torch.equal(first[key], second[key]) for key in first)
 
