@@ -132,6 +132,8 @@ class PrintsStudy(Study):
         "gray-world": Strategy("Preprocessing: gray world", balance="gray-world"),
         "equivariant": Strategy("Equivariant", "log", 3),
         "equivariant-free": Strategy("Equivariant, free weights", "log", 3, constrained=False),
+        "equivariant-plane": Strategy("Equivariant, plane", "log", 3, field=1),
+        "equivariant-plane-free": Strategy("Equivariant, plane, free weights", "log", 3, constrained=False, field=1),
         "wrapped": Strategy("Wrapped", "log"),
         "wrapped-plane": Strategy("Wrapped, plane", "log", field=1),
         "wrapped-quadratic": Strategy("Wrapped, quadratic", "log", field=2),
