@@ -69,9 +69,9 @@ def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
             torch.testing.assert_close(torch.from_numpy(answer), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
-def test_a_classifier_that_takes_a_plane_of_light_away(suffix, tmp_path):
-    written = lf.export(small_classifier(None, field=1), tmp_path / f"model{suffix}")
+@pytest.mark.parametrize(("suffix", "groups"), [(".onnx", 3), (".pt2", None)])
+def test_a_classifier_that_takes_a_plane_of_light_away(suffix, groups, tmp_path):
+    written = lf.export(small_classifier(groups, field=1), tmp_path / f"model{suffix}")
     assert written.difference < 1e-4 and written.inputs == {"images": ("batch", 3, 16, 16)}
 
 

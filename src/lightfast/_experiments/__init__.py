@@ -39,6 +39,7 @@ EXPERIMENTS = {
     "illuminant": "illuminant.experiment:Illuminant",
     "inpainting": "inpainting.experiment:Inpainting",
     "spectral": "spectral.experiment:Spectral",
+    "prints": "prints.experiment:PrintsStudy",
 }
 """Module and class of each, by name."""
 

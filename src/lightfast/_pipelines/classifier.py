@@ -75,9 +75,9 @@ class Classifier(Pipeline):
         self.classes = list(classes)
         norm = ChannelNorm([0.0] * 3, [1.0] * 3) if norm is None else norm
         self.prepare = Preparation(norm, color, None if balance is None else BALANCES[balance](), fill, field=field)
-        self.network = models.create(
-            model, offset_groups=offset_groups, classes=len(self.classes), scope=scope, constrained=constrained
-        )
+        # Training moves and cuts what was prepared, after which an equivariant network takes the field away once more.
+        own = field if offset_groups is not None and scope == "image" else 0
+        self.network = models.create(model, offset_groups, len(self.classes), scope, constrained, own)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():

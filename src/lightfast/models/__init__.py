@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from lightfast.fields import FieldSpec
 from lightfast.functional import Scope
 from lightfast.models._cerberus import Cerberus, LocalCerberus
 from lightfast.models._chroma_histogram import ChromaHistogram
@@ -47,6 +48,7 @@ def create(
     classes: int | None = None,
     scope: Scope = "image",
     constrained: bool = True,
+    field: FieldSpec = 0,
     **options: Any,
 ) -> nn.Module:
     """A network with fresh weights.
@@ -58,6 +60,9 @@ def create(
         scope: whether groups are pooled over the `image` or at each `pixel`.
         constrained: whether the weights of an equivariant network meet the paper's constraint. With pooling over the
             image a network is as equivariant without, and fits its data better (see docs/recognition.md).
+        field: offsets that an equivariant network follows: 0 for those that are the same over the whole image, 1 for
+            those that vary as a plane does, 2 as a quadratic, or a basis; see :mod:`lightfast.fields`. Not for networks
+            that estimate one light.
         options: more arguments of networks that estimate light or fill holes, which pool over the image, and of
             `spectral` (see :class:`~lightfast.models._spectral.SpectralNet`).
 
@@ -76,9 +81,12 @@ def create(
             does = "estimates light" if name in ESTIMATORS else "fills holes"
             raise ValueError(f"{name} {does} and pools over the image: it takes no classes and no other scope")
         if name in INPAINTERS:
-            return ContextEncoder(offset_groups, constrained=constrained, **(INPAINTERS[name] | options))
+            options = {"constrained": constrained, "field": field} | INPAINTERS[name] | options
+            return ContextEncoder(offset_groups, **options)
+        if field != 0:
+            raise ValueError(f"{name} estimates one light for the whole image: it takes no field")
         return ESTIMATORS[name](offset_groups, constrained=constrained, **options)
-    words = vocabulary(offset_groups, scope, constrained)
+    words = vocabulary(offset_groups, scope, constrained, field)
     if name == "spectral":
         return SpectralNet(words, options.pop("bands", offset_groups), classes or 10, **options)
     if options:

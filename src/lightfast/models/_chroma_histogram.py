@@ -68,7 +68,7 @@ class ChromaHistogram(nn.Module):
         nn.init.normal_(self.place.weight, std=0.01)
 
     def forward(self, images: Tensor) -> Tensor:
-        z, mean_color, _ = about_mean_color(images)
+        z, mean_color = about_mean_color(images)[:2]
         assert mean_color is not None
         x = self._maps(z)
         seen = []

@@ -58,7 +58,7 @@ class ColorStatistics(nn.Module):
         nn.init.zeros_(self.light.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        z, mean_color, _ = about_mean_color(images)
+        z, mean_color = about_mean_color(images)[:2]
         assert mean_color is not None
         if min(z.shape[2:]) < 2:
             raise ValueError(f"neighbors are compared: images must have 2 x 2 pixels, but got {tuple(images.shape)}")

@@ -4,7 +4,7 @@ Written once, in words that are plain torch or lifted maps (see :mod:`lightfast.
 sees log RGB and answers in it: it takes the mean of each channel out of the image, works on what is left, which no
 light changes, and puts the mean back into its answer. What norms and activations take out of a map on the way is
 itself a function of that invariant map. The ordinary layers would give it back at the end, as `carry` does; without, it
-is left behind.
+is left behind. With a field of light, the image is without its projection, and the answer gets the field of the middle.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightfast.fields import FieldSpec
 from lightfast.functional import statistics_dtype
 from lightfast.models._vocabulary import color_vocabulary
 
@@ -35,6 +36,7 @@ class ContextEncoder(nn.Module):
         constrained: whether an equivariant network's weights meet the paper's constraint. It follows offsets without,
             since its maps are lifted.
         carry: whether its answer is given back what norms and activations take out of the maps on the way.
+        field: offsets that an equivariant network follows; see :mod:`lightfast.fields`.
 
     Shapes: (N, 3, 128, 128) to (N, 3, 64, 64).
 
@@ -50,9 +52,10 @@ class ContextEncoder(nn.Module):
         tanh: bool = True,
         constrained: bool = True,
         carry: bool = False,
+        field: FieldSpec = 0,
     ) -> None:
         super().__init__()
-        words = self.words = color_vocabulary(offset_groups, constrained)
+        words = self.words = color_vocabulary(offset_groups, constrained, field)
         base, bottleneck = base or words.width(64), bottleneck or words.width(4000)
         if (words.width(base), words.width(bottleneck)) != (base, bottleneck):
             raise ValueError(f"widths must divide into the 3 colors, which {base} and {bottleneck} do not both")
@@ -71,9 +74,9 @@ class ContextEncoder(nn.Module):
         if images.ndim != 4 or images.shape[1:] != (3, 128, 128):
             raise ValueError(f"expected images (N, 3, 128, 128), but got {tuple(images.shape)}")
         start = self.enter(images)
-        x = self.first(start if self.carry else self.words.without_offset(start))
+        x = self.first(self.words.without_offset(start, carry=self.carry))
         answer = self.last(self.decoder(self.expand(self.squeeze(self.encoder(x)))))
-        answer = answer if self.carry else self.words.with_offset(answer, start)
+        answer = self.words.with_offset(answer, start)
         answer = answer.to(statistics_dtype(answer))
         return answer.tanh() if self.tanh else answer
 

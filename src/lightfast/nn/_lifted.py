@@ -5,6 +5,10 @@ and activation act on `z` alone, and change `o` by what they take out of `z`. So
 padded with zeros (that is padding `x` with the offset) and computed in low precision whatever the offset, and nothing
 is spent on carrying the offset through it. A network of these layers is the network of the ordinary ones, computed
 faster.
+
+With a field (see :mod:`lightfast.fields`) the offset varies over the image, `o(p) = Σ_k c_k B_k(p)`, and the map holds
+its coefficients. The functions are those of the position in the image, so whatever changes the size of `z` only changes
+where they are sampled; everything else is as before.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast._backends import UnitPlans, conv_norm_act
+from lightfast.fields import FieldSpec, add_field, check_field, remove_field
 from lightfast.functional import add_offset, group_pool
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
@@ -25,17 +31,19 @@ class LiftedMap(NamedTuple):
     """An equivariant map `x = z + G o`: `z` (N, m, *positions) does not answer to offsets, `o` (N, g) takes them all.
 
     `o` is None where nobody will ask for it: in a network whose output is invariant. After its first `features`
-    channels, if that is not None, `z` has idle ones, all zero, which the hardware is faster with.
+    channels, if that is not None, `z` has idle ones, all zero, which the hardware is faster with. With a `field` other
+    than 0, `o` (N, g, K) has the coefficients of its functions, of which the first is the constant 1.
     """
 
     map: Tensor
     offset: Tensor | None
     features: int | None = None
+    field: FieldSpec = 0
 
     @classmethod
-    def of(cls, z: Tensor, offset: Tensor | None, features: int) -> LiftedMap:
+    def of(cls, z: Tensor, offset: Tensor | None, features: int, field: FieldSpec = 0) -> LiftedMap:
         """A map of so many features; what channels there are after them are idle."""
-        return cls(z, offset, features if z.shape[1] > features else None)
+        return cls(z, offset, features if z.shape[1] > features else None, field)
 
     def map_of(self, features: int) -> Tensor:
         """The map, which must have so many features: idle channels would hide that it has others."""
@@ -46,7 +54,11 @@ class LiftedMap(NamedTuple):
 
     def moved(self, z: Tensor, offset: Tensor, features: int) -> LiftedMap:
         """What a unit makes of this: `z` with so many features, and perhaps idle channels; the offset is added."""
-        return LiftedMap.of(z, None if self.offset is None else self.offset + offset, features)
+        if self.offset is None:
+            return LiftedMap.of(z, None, features, self.field)
+        if self.offset.dim() == 3:
+            offset = F.pad(offset.unsqueeze(-1), (0, self.offset.shape[2] - 1))
+        return LiftedMap.of(z, self.offset + offset, features, self.field)
 
 
 class Lift(nn.Module):
@@ -55,19 +67,29 @@ class Lift(nn.Module):
     Args:
         offset_groups: a number of equal contiguous runs.
         keep_offset: whether anybody will ask for the offset.
+        field: offsets that are followed: 0 for those that are the same everywhere, 1 for planes, 2 for quadratics, or a
+            basis whose first function is the constant 1. `φ(x)` is then the projection `P(x)`, and `z` does not answer
+            to any field of the span.
     """
 
-    def __init__(self, offset_groups: int = 3, keep_offset: bool = True) -> None:
+    def __init__(self, offset_groups: int = 3, keep_offset: bool = True, field: FieldSpec = 0) -> None:
         super().__init__()
-        self.offset_groups, self.keep_offset = offset_groups, keep_offset
+        self.offset_groups, self.keep_offset, self.field = offset_groups, keep_offset, check_field(field)
 
     def forward(self, x: Tensor) -> LiftedMap:
+        if self.field != 0:
+            z, coefficients = remove_field(x, self.offset_groups, self.field)
+            return LiftedMap(z, coefficients if self.keep_offset else None, field=self.field)
         offset = group_pool(x, self.offset_groups)
         return LiftedMap(add_offset(x, -offset, self.offset_groups), offset.flatten(1) if self.keep_offset else None)
 
+    def extra_repr(self) -> str:
+        shown = f"{self.offset_groups}, keep_offset={self.keep_offset}"
+        return shown if self.field == 0 else f"{shown}, field={self.field}"
+
 
 def lower(x: LiftedMap, offset_groups: int = 3) -> Tensor:
-    """The map itself, `z + G o`.
+    """The map itself, `z + G o`; with a field, at the positions of `z`.
 
     >>> import torch
     >>> lower(Lift(3)(torch.tensor([[1.0, 2.0, 3.0]])))
@@ -75,6 +97,8 @@ def lower(x: LiftedMap, offset_groups: int = 3) -> Tensor:
     """
     if x.offset is None:
         raise ValueError("this lifted map was made without its offset: build the network with keep_offset=True")
+    if x.field != 0:
+        return add_field(x.map[:, : x.features], x.offset, offset_groups, x.field)
     return add_offset(x.map[:, : x.features], x.offset, offset_groups)
 
 

@@ -10,6 +10,7 @@ from PIL import Image, ImageEnhance
 from lightfast._experiments.data.augment import (
     color_jitter,
     pad_crop,
+    random_affine,
     random_erasing,
     random_flip,
     random_relight,
@@ -24,6 +25,7 @@ def seeded(seed=0):
 
 AUGMENTATIONS = {
     "pad_crop": lambda images, generator: pad_crop(images, 3, generator),
+    "random_affine": lambda images, generator: random_affine(images, 0.1, 10, 0.1, generator),
     "random_flip": lambda images, generator: random_flip(images, generator),
     "random_erasing": lambda images, generator: random_erasing(images, 0.5, generator),
     "random_resized_crop": lambda images, generator: random_resized_crop(images, (7, 9), generator),
@@ -136,3 +138,17 @@ def test_relighting():
     torch.testing.assert_close(random_relight(images, 0.0, seeded()), relight(images, 0.0), atol=1e-5, rtol=0)
     gains = random_relight(torch.ones(500, 3, 1, 1), 0.8, seeded()).flatten(1)
     assert torch.allclose(gains.amax(1), torch.ones(500)) and gains.amin(1).min() < 0.55 < gains.amin(1).max()
+
+
+def test_affine_moves_by_no_more_than_it_says():
+    grid = (torch.arange(32) + 0.5) / 32
+    places = torch.stack([grid.expand(32, 32), grid[:, None].expand(32, 32)]).expand(256, 2, 32, 32)
+    inner = (slice(None), slice(None), slice(14, 18), slice(14, 18))
+    moved = (random_affine(places, 0.1, 0, 0, seeded()) - places)[inner]
+    assert 0.09 < moved.abs().max() < 0.1001 and moved.std((2, 3)).max() < 1e-5
+    turned = random_affine(places, 0, 10, 0, seeded())
+    slope = torch.rad2deg(torch.atan2(turned[:, 0, 20, 16] - turned[:, 0, 12, 16], torch.tensor(8 / 32)).abs())
+    assert 9 < slope.max() < 10.001
+    zoomed = random_affine(places, 0, 0, 0.1, seeded())
+    size = 8 / 32 / (zoomed[:, 0, 16, 20] - zoomed[:, 0, 16, 12])
+    assert 1.09 < size.max() < 1.1001 and 1 / 1.1001 < size.min() < 1 / 1.09

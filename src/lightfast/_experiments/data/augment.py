@@ -18,6 +18,7 @@ from lightfast.light import relight
 __all__ = [
     "color_jitter",
     "pad_crop",
+    "random_affine",
     "random_erasing",
     "random_flip",
     "random_relight",
@@ -51,6 +52,29 @@ def random_flip(images: Tensor, generator: torch.Generator, probability: float =
     """Each image mirrored left to right with this probability. Shapes: (N, C, H, W), unchanged; any type."""
     chosen = _uniform((len(images), 1, 1, 1), 0, 1, generator, images.device) < probability
     return torch.where(chosen, images.flip(3), images)
+
+
+def random_affine(images: Tensor, shift: float, turn: float, zoom: float, generator: torch.Generator) -> Tensor:
+    """Each image moved, turned and scaled a little, with its border continued where it left.
+
+    Args:
+        images: (N, C, H, W), floating point.
+        shift: largest, both ways, as a share of the image's height and width.
+        turn: largest angle, in degrees.
+        zoom: largest factor of its size is 1 + zoom, and smallest 1 / (1 + zoom).
+        generator: where the random numbers come from.
+
+    >>> images = torch.rand(2, 3, 8, 8)
+    >>> torch.allclose(random_affine(images, 0, 0, 0, torch.Generator()), images, atol=1e-5)
+    True
+    """
+    draw = _uniform((4, len(images)), -1, 1, generator, images.device).to(images.dtype)
+    angle, size = draw[0] * math.radians(turn), (draw[1] * math.log1p(zoom)).exp()
+    cos, sin = angle.cos() / size, angle.sin() / size
+    # From -1 to 1 is the whole extent, so a share of it counts twice.
+    rows = [torch.stack([cos, -sin, 2 * shift * draw[2]], 1), torch.stack([sin, cos, 2 * shift * draw[3]], 1)]
+    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def random_erasing(

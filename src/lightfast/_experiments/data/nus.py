@@ -17,7 +17,7 @@ from torch import Tensor
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.same_scene import same_scene
 
-__all__ = ["LitScenes", "load_nus"]
+__all__ = ["LitScenes", "load_nus", "read_images", "read_index"]
 
 _COLUMNS = ("file", "camera", "scene", "fold", "r", "g", "b")
 
@@ -77,26 +77,13 @@ def load_nus(root: str | os.PathLike[str]) -> LitScenes:
         DataError: the index or an image is missing, damaged or otherwise; the message names it.
     """
     root = Path(root)
-    rows = _read_index(root)
-    first = _read_image(root / rows[0]["file"])
-    images = np.empty((len(rows), *first.shape), dtype=np.float32)
-
-    def read(number: int) -> None:
-        pixels = _read_image(root / rows[number]["file"])
-        if pixels.shape != first.shape:
-            raise DataError(
-                f"{root / rows[number]['file']} has another size than the images before it: reduce all alike"
-            )
-        images[number] = pixels
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(read, range(len(rows))):
-            pass
+    rows = read_index(root, _COLUMNS)
+    images = read_images([root / row["file"] for row in rows])
     names = tuple(sorted({row["camera"] for row in rows}))
     illuminants = torch.tensor([[float(row[channel]) for channel in "rgb"] for row in rows])
     return LitScenes(
         "NUS",
-        torch.from_numpy(images),
+        images,
         torch.nn.functional.normalize(illuminants),
         names,
         torch.tensor([names.index(row["camera"]) for row in rows]),
@@ -105,21 +92,41 @@ def load_nus(root: str | os.PathLike[str]) -> LitScenes:
     )
 
 
-def _read_index(root: Path) -> list[dict[str, str]]:
+def read_index(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of `root/index.csv`, which must have these columns.
+
+    Raises:
+        DataError: it is missing, or otherwise; the message says how.
+    """
     path = root / "index.csv"
     if not path.is_file():
-        raise DataError(
-            f"there is no file {path}: name the folder that holds the reduced NUS images and their index.csv"
-        )
+        raise DataError(f"there is no file {path}: name the folder that holds the reduced images and their index.csv")
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
-            raise DataError(f"{path} has no column {', '.join(missing)}: it needs {', '.join(_COLUMNS)}")
+            raise DataError(f"{path} has no column {', '.join(missing)}: it needs {', '.join(columns)}")
         rows = list(reader)
     if not rows:
         raise DataError(f"{path} names no images")
     return rows
+
+
+def read_images(paths: Sequence[Path]) -> Tensor:
+    """16-bit files of one size as float32 (N, 3, H, W) in [0, 1]."""
+    first = _read_image(paths[0])
+    images = np.empty((len(paths), *first.shape), dtype=np.float32)
+
+    def read(number: int) -> None:
+        pixels = _read_image(paths[number])
+        if pixels.shape != first.shape:
+            raise DataError(f"{paths[number]} has another size than the images before it: reduce all alike")
+        images[number] = pixels
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(read, range(len(paths))):
+            pass
+    return torch.from_numpy(images)
 
 
 def _read_image(path: Path) -> np.ndarray:

@@ -64,6 +64,15 @@ STRATEGIES: dict[str, Strategy] = {
             fill=True,
         ),
         Strategy("equivariant-free", "Equivariant, free weights", color="log", offset_groups=3, constrained=False),
+        Strategy("equivariant-plane", "Equivariant, plane", color="log", offset_groups=3, field=1),
+        Strategy(
+            "equivariant-plane-free",
+            "Equivariant, plane, free weights",
+            color="log",
+            offset_groups=3,
+            constrained=False,
+            field=1,
+        ),
         Strategy(
             "free-group-fill",
             "Equivariant, free weights + group dropout, dark groups filled",
@@ -82,6 +91,8 @@ _ONLY_BY_NAME = (
     "equivariant-pixel",
     "group-fill",
     "equivariant-free",
+    "equivariant-plane",
+    "equivariant-plane-free",
     "free-group-fill",
 )
 

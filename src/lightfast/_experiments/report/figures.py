@@ -51,6 +51,8 @@ LINES: dict[str, tuple[str, str, str]] = {
     "equivariant": ("#2f7fdf", "-", "o"),
     "equivariant-pixel": ("#2f7fdf", ":", "v"),
     "equivariant-free": ("#2f7fdf", "--", "s"),
+    "equivariant-plane": ("#123f8c", "-", "o"),
+    "equivariant-plane-free": ("#123f8c", "--", "s"),
     "equivariant-ensemble": ("#2f7fdf", ":", "D"),
     "wrapped": ("#2aa198", "--", "s"),
     "wrapped-plane": ("#2aa198", "-", "o"),

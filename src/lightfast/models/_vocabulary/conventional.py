@@ -104,12 +104,12 @@ class ConventionalVocabulary:
         """Rows to k colors, (N, k, 3), by a linear layer with 3 k outputs; with the offset."""
         return linear(x).unflatten(1, (-1, 3))
 
-    def without_offset(self, x: Tensor) -> Tensor:
-        """The map with its offset left behind, so that nothing is spent on it."""
+    def without_offset(self, x: Tensor, carry: bool = False) -> Tensor:
+        """The map with its offset left behind, so that nothing is spent on it; `carry` what the layers add to it."""
         return x
 
     def with_offset(self, answer: Tensor, x: Tensor) -> Tensor:
-        """An answer (N, 3, *positions) with the offset that a map has."""
+        """An answer (N, 3, *positions), of the middle of a map where it varies, with the offset that the map has."""
         return answer
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightfast import _backends as backends
 from lightfast import nn as lfnn
+from lightfast.fields import FieldSpec, field_map
 from lightfast.functional import statistics_dtype
 from lightfast.models._vocabulary.parts import CenteredSubsample, Scores, dropout, nearest_multiple
 from lightfast.nn import ConvNormAct2d, ConvTransposeNormAct2d, Lift, LiftedMap, SqueezeNormAct
@@ -19,17 +20,18 @@ class LiftedVocabulary:
     Args:
         offset_groups: the number of groups.
         constrained: whether weights meet the paper's constraint, without which lifted maps follow offsets as well.
+        field: offsets that are followed; see :class:`lightfast.nn.Lift`.
     """
 
-    def __init__(self, offset_groups: int, constrained: bool = True) -> None:
-        self.offset_groups, self.constrained = offset_groups, constrained
+    def __init__(self, offset_groups: int, constrained: bool = True, field: FieldSpec = 0) -> None:
+        self.offset_groups, self.constrained, self.field = offset_groups, constrained, field
         self._options: dict[str, Any] = {"offset_groups": offset_groups, "constrained": constrained}
 
     def width(self, features: int) -> int:
         return nearest_multiple(features, self.offset_groups)
 
     def enter(self, keep_offset: bool = False) -> nn.Module:
-        return Lift(self.offset_groups, keep_offset)
+        return Lift(self.offset_groups, keep_offset, self.field)
 
     def unit(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True, relu: bool = True
@@ -106,12 +108,17 @@ class LiftedVocabulary:
         assert x.offset is not None
         return rows.unflatten(1, (self.offset_groups, -1)).transpose(1, 2) + x.offset[:, None]
 
-    def without_offset(self, x: LiftedMap) -> LiftedMap:
-        return x._replace(offset=None)
+    def without_offset(self, x: LiftedMap, carry: bool = False) -> LiftedMap:
+        assert x.offset is not None
+        return LiftedMap(x.map, x.offset.new_zeros(x.offset.shape[:2]) if carry else None, x.features)
 
     def with_offset(self, answer: Tensor, x: LiftedMap) -> Tensor:
         assert x.offset is not None
-        return answer + backends.over(x.offset, answer)
+        if x.field == 0:
+            return answer + backends.over(x.offset, answer)
+        fields = field_map(x.offset, x.field, x.map.shape[2:])
+        top, left = ((whole - own) // 2 for whole, own in zip(fields.shape[2:], answer.shape[2:], strict=True))
+        return answer + fields[:, :, top : top + answer.shape[2], left : left + answer.shape[3]]
 
 
 def _conv_act(
@@ -165,7 +172,7 @@ class _OnLifted(nn.Module):
     def forward(self, x: LiftedMap) -> LiftedMap:
         if self.features is None:
             return x._replace(map=self.layer(x.map))
-        return LiftedMap(self.layer(x.map[:, : self.features]), x.offset)
+        return x._replace(map=self.layer(x.map[:, : self.features]), features=None)
 
 
 class _FromLifted(nn.Module):
