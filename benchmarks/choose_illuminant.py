@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from lightfast._commands.options import choose_device
-from lightfast._experiments.data.nus import LitScenes, load_nus
+from lightfast._experiments.data.lit_scenes import LitScenes
+from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job, train_many
 from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     given = parser.parse_args()
     configurations: dict[str, tuple[str, dict[str, Any]]] = json.loads(given.configurations.read_text())
-    device, scenes = choose_device("auto"), load_nus(given.data)
+    device, scenes = choose_device("auto"), load_scenes(given.data)
     parts, truth = list(held_out(scenes, given.on)), scenes.illuminants
     scenes = scenes.to(device)
     lights, found = added_lights(scenes)[:1], {name: [] for name in configurations}

@@ -167,7 +167,7 @@ def test_the_tree_in_the_docs_is_the_house():
         ("_pipelines/hub.py", "import lightfast as lf"),
         ("_photographs/fill.py", "from lightfast._commands import options"),
         ("_experiments/engine/loop.py", "from lightfast._experiments.data import load_folder"),
-        ("_experiments/data/nus.py", "from lightfast._experiments.settings import settings"),
+        ("_experiments/data/scene_folder.py", "from lightfast._experiments.settings import settings"),
         ("_experiments/inpainting/study.py", "from lightfast._experiments.recognition import study"),
         ("_commands/balance.py", "from lightfast._experiments.data import load_folder"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lightfast._experiments.data.nus import load_nus
+from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast.constancy import CLASSICAL, gray_edge, max_rgb, principal_color, shades_of_gray, white_patch
 from lightfast.metrics import recovery_error, summary
 
@@ -119,7 +119,7 @@ def test_figures_on_nus(data_folder):
     """
     if not (data_folder / "nus8").is_dir():
         pytest.skip("there is no nus8 in the folder of real data sets")
-    scenes = load_nus(data_folder / "nus8")
+    scenes = load_scenes(data_folder / "nus8")
     mask = (scenes.images > 0).any(1, keepdim=True)
     known = {"gray-world": (4.14, 3.20), "shades-of-gray": (3.40, 2.57), "gray-edge-1": (3.20, 2.22)}
     for name, (mean, median) in known.items():

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from lightfast._experiments.data.generated_scenes import draw_scenes
+from lightfast._experiments.data.lit_scenes import join_scenes
 from lightfast._experiments.engine import Recipe, train
 from lightfast._experiments.illuminant.evaluation import added_lights, estimates_under_light, mean_light, measure
 from lightfast._experiments.illuminant.experiment import Illuminant
@@ -29,7 +30,15 @@ def scenes():
     return draw_scenes(scenes=18, cameras=3, size=(16, 24))
 
 
-@pytest.mark.parametrize("protocol", list(PROTOCOLS))
+@pytest.fixture(scope="module")
+def sets():
+    """Two data sets, of which the second has two cameras and images of another size."""
+    first = draw_scenes(scenes=6, cameras=2, size=(16, 24))
+    second = dataclasses.replace(draw_scenes(scenes=4, cameras=2, seed=1, size=(20, 20)), name="others", set_names=())
+    return join_scenes([first, second])
+
+
+@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name != "leave-one-set-out"])
 def test_splits_test_every_image_once_and_never_train_on_it(scenes, protocol):
     splits = splits_of(scenes, protocol)
     tested = torch.cat([split.test for split in splits]).tolist()
@@ -51,6 +60,57 @@ def test_splits_test_every_image_once_and_never_train_on_it(scenes, protocol):
         elif protocol == "per-camera":
             assert train_cameras == test_cameras and len(test_cameras) == 1
     assert len({split.name for split in splits}) == len(splits)
+
+
+def test_sets_are_left_out_whole(sets):
+    first, second = splits_of(sets, "leave-one-set-out")
+    assert (first.name, second.name) == ("without-drawn-scenes", "without-others")
+    assert sorted(first.train.tolist()) == second.test.tolist() == list(range(12, 20))
+    assert second.train.tolist() == first.test.tolist() == list(range(12))
+    (only,) = splits_of(sets, "leave-one-set-out", tested=["others"])
+    assert torch.equal(only.test, second.test) and torch.equal(only.train, second.train)
+
+
+@pytest.mark.parametrize("protocol", ["leave-one-camera-out", "content-disjoint", "new-camera", "per-camera"])
+def test_other_sets_are_added_to_training_and_never_tested(sets, protocol):
+    alone = splits_of(sets.subset(range(12)), protocol)
+    together = splits_of(sets, protocol, tested=["drawn scenes"])
+    assert [split.name for split in together] == [split.name for split in alone]
+    for ours, whole in zip(alone, together, strict=True):
+        assert torch.equal(ours.test, whole.test)
+        assert whole.train.tolist() == [*ours.train.tolist(), *range(12, 20)]
+    with pytest.raises(ValueError, match="no data set 'NUS'; there are drawn scenes, others"):
+        splits_of(sets, protocol, tested=["NUS"])
+
+
+def test_errors_are_given_for_each_set_and_drift_for_each_light(sets):
+    lights = added_lights(sets, (0.0, 0.5))
+    estimates = torch.stack([F.normalize(torch.ones(20, 3) * light) for light in lights])
+    found = measure(sets, estimates, lights)
+    for number, name in enumerate(sets.set_names):
+        alone = measure(
+            sets.subset(torch.where(sets.sets == number)[0]), estimates[:1, sets.sets == number], lights[:1]
+        )
+        assert found["recovery"][0]["sets"][name] == alone["recovery"][0]
+    assert found["drift"][0] == 0 and found["drift"][1] < 1e-3
+    estimates[1, 7] = torch.tensor([1.0, 0.0, 0.0])
+    assert measure(sets, estimates, lights)["drift"][1] > 10
+
+
+def test_a_study_over_sets_says_what_was_added(tmp_path, sets):
+    plan = PLANS["demo"].with_steps(1).with_values({"size": 16, "views": 1, "batch_size": 4})
+
+    def table(protocol, tested=""):
+        study = Illuminant(
+            sets, plan, tmp_path / protocol, ["statistics"], progress=False, say=str, protocol=protocol, tested=tested
+        )
+        return study.write_report(study.run())
+
+    every = table("leave-one-set-out")
+    assert "others: recovery error" in every and "Drift" in every
+    some = table("leave-one-camera-out", "others")
+    assert "camera-b" in some and "drawn scenes: recovery" not in some
+    assert "drawn scenes added" in (tmp_path / "leave-one-camera-out" / "report.html").read_text()
 
 
 def test_scenes_are_held_out_whole_and_in_equal_parts():
@@ -188,7 +248,7 @@ def test_runs_of_before_are_read(tmp_path, scenes):
 
 def test_several_protocols_share_what_they_can(tmp_path, scenes):
     parts = Illuminant(scenes, PLANS["demo"], tmp_path, protocol="all", seconds=5.0).parts()
-    assert [part.out.name for part in parts] == list(PROTOCOLS)
+    assert [part.out.name for part in parts] == [name for name in PROTOCOLS if name != "leave-one-set-out"]
     assert len({part.started for part in parts}) == 1 and all(part.classical is parts[0].classical for part in parts)
     with pytest.raises(ValueError, match="the protocol is one of pooled"):
         Illuminant(scenes, PLANS["demo"], tmp_path, protocol="random")

@@ -15,7 +15,7 @@ from lightfast._photographs.photo import Photo
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-HEAD = "file,camera,kind,print,light,r,g,b\n"
+HEAD = "file,camera,scene,fold,kind,print,light,r,g,b\n"
 
 
 def _folder(tmp_path):
@@ -24,7 +24,11 @@ def _folder(tmp_path):
     pixels[9, 9] = 0
     Photo(pixels).save(tmp_path / "0.png")
     Photo(np.full((20, 24, 3), 500, np.uint16)).save(tmp_path / "1.png")
-    rows = ["0.png,A,lab_printouts,7,2,3,4,0\n", "1.png,A,lab_printouts,7,1,0,0,2\n", "1.png,A,field,,,1,0,0\n"]
+    rows = [
+        "0.png,A,1,1,lab_printouts,7,2,3,4,0\n",
+        "1.png,A,1,1,lab_printouts,7,1,0,0,2\n",
+        "1.png,A,1,1,field,,,1,0,0\n",
+    ]
     (tmp_path / "index.csv").write_text(HEAD + "".join(rows))
     return tmp_path
 
@@ -40,11 +44,11 @@ def test_prints_are_cut_out_of_what_is_masked(tmp_path):
 
 
 def test_folders_without_prints_are_named(tmp_path):
-    (tmp_path / "index.csv").write_text(HEAD + "a.png,A,field,,,1,1,1\n")
+    (tmp_path / "index.csv").write_text(HEAD + "a.png,A,1,1,field,,,1,1,1\n")
     with pytest.raises(DataError, match=r"index\.csv names no images of the kind lab_printouts"):
         load_prints(tmp_path)
     (tmp_path / "index.csv").write_text("file\na.png\n")
-    with pytest.raises(DataError, match="no column camera, kind"):
+    with pytest.raises(DataError, match="no column camera, scene"):
         load_prints(tmp_path)
 
 

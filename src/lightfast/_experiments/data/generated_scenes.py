@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lightfast._experiments.data.nus import LitScenes
+from lightfast._experiments.data.lit_scenes import LitScenes
 
 __all__ = ["draw_scenes"]
 

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.generated_textures import draw_textures
-from lightfast._experiments.data.nus import read_images, read_index
+from lightfast._experiments.data.scene_folder import read_images, read_index
 from lightfast.color import srgb_to_linear
 from lightfast.light import random_illuminants
 
 __all__ = ["Prints", "drawn_prints", "load_prints"]
 
-_COLUMNS = ("file", "camera", "kind", "print", "light", "r", "g", "b")
+_COLUMNS = ("kind", "print", "light")
 _KIND = "lab_printouts"
 
 
@@ -53,11 +53,11 @@ class Prints:
 
 
 def load_prints(root: str | Path, size: int = 32) -> Prints:
-    """Read `root/index.csv`, and the 16-bit PNG files of kind `lab_printouts` that it names.
+    """Read the images of kind `lab_printouts` in a folder as :func:`~.scene_folder.load_scenes` takes it.
 
-    The columns that are used are `file` (relative to `root`), `camera`, `kind`, `print`, `light`, and the illuminant's
-    `r`, `g`, `b`. Pixels that are 0 in all channels are masked: each image is cut to the print, masked pixels in it
-    get the mean color of the others, and it is brought to `size` x `size` pixels.
+    Its index has the columns `kind`, `print` and `light`, too. Pixels that are 0 in all channels are
+    masked: each image is cut to the print, masked pixels in it get the mean color of the others, and it is brought to
+    `size` x `size` pixels.
 
     Raises:
         DataError: the index or an image is missing, damaged or otherwise; the message names it.
@@ -66,7 +66,7 @@ def load_prints(root: str | Path, size: int = 32) -> Prints:
     rows = [row for row in read_index(root, _COLUMNS) if row["kind"] == _KIND]
     if not rows:
         raise DataError(f"{root / 'index.csv'} names no images of the kind {_KIND}: they are a part of INTEL-TAU")
-    images = read_images([root / row["file"] for row in rows])
+    images = torch.from_numpy(read_images(root, rows))
     return Prints(
         "INTEL-TAU",
         torch.stack([_cut(image, size) for image in images]),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast._experiments.data.nus import LitScenes
+from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.lights import evaluation_lights
 from lightfast.constancy import CLASSICAL
 from lightfast.light import von_kries
@@ -80,29 +80,40 @@ def measure(scenes: LitScenes, estimates: Tensor, lights: Tensor, chosen: Tensor
 
     Returns:
         For each kind of error (`reproduction`, `recovery`) and each light: the summary over all images (`all`), over
-        those of each camera (`cameras`), and the geometric mean of the latter (`geometric_mean`).
+        those of each camera (`cameras`), and the geometric mean of the latter (`geometric_mean`); of several data sets
+        the same for each (`sets`). `drift` is, for each light, how far the estimate of any image is at most from that
+        without added light, relit alike: the reproduction angle between them.
     """
     chosen = torch.arange(len(scenes)) if chosen is None else chosen
     truth = scenes.illuminants.cpu()[chosen]
-    cameras = scenes.cameras[chosen]
+    cameras, sets = scenes.cameras[chosen], scenes.sets[chosen]
+    parts = {scenes.set_names[number]: sets == number for number in sets.unique().tolist()}
     found: dict[str, Any] = {}
     for name, error in _ERRORS.items():
         found[name] = []
         for light, estimate in zip(lights, estimates, strict=True):
             angles = error(estimate, truth * light[chosen])
-            by_camera = {
-                camera: summary(angles[cameras == number]).as_dict()
-                for number, camera in enumerate(scenes.camera_names)
-                if bool((cameras == number).any())
-            }
-            found[name].append(
-                {
-                    "all": _rounded(summary(angles).as_dict()),
-                    "geometric_mean": _rounded(geometric_mean(list(by_camera.values()))),
-                    "cameras": {camera: _rounded(numbers) for camera, numbers in by_camera.items()},
+            over = _over_cameras(angles, cameras, scenes.camera_names)
+            if len(parts) > 1:
+                over["sets"] = {
+                    part: _over_cameras(angles[here], cameras[here], scenes.camera_names)
+                    for part, here in parts.items()
                 }
-            )
+            found[name].append(over)
+    found["drift"] = [
+        round(float(reproduction_error(estimate, estimates[0] * light[chosen]).max()), 5)
+        for light, estimate in zip(lights / lights[:1], estimates, strict=True)
+    ]
     return found
+
+
+def _over_cameras(angles: Tensor, cameras: Tensor, names: Sequence[str]) -> dict[str, Any]:
+    by_camera = {names[n]: summary(angles[cameras == n]).as_dict() for n in cameras.unique().tolist()}
+    return {
+        "all": _rounded(summary(angles).as_dict()),
+        "geometric_mean": _rounded(geometric_mean(list(by_camera.values()))),
+        "cameras": {camera: _rounded(numbers) for camera, numbers in by_camera.items()},
+    }
 
 
 def geometric_mean(summaries: Sequence[Mapping[str, float]]) -> dict[str, float]:

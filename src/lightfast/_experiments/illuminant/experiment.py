@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from lightfast._experiments.data.generated_scenes import draw_scenes
-from lightfast._experiments.data.nus import LitScenes, load_nus
+from lightfast._experiments.data.lit_scenes import LitScenes
+from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
 from lightfast._experiments.illuminant.evaluation import (
     LIT_SATURATIONS,
@@ -47,6 +48,12 @@ class Illuminant(Study):
     """Estimators of the light under a protocol; of a network with parts, these are trained."""
 
     protocol: str = option("pooled", f"{', '.join(PROTOCOLS)}; or all.", "reproduce")
+    tested: str = option(
+        "",
+        "Data sets that a protocol divides and tests on, comma-separated; the others are added to the training of "
+        "every split. All by default.",
+        "reproduce",
+    )
     members: int = option(1, "How many networks of each kind answer together.", "train", minimum=1)
     classical: dict[str, Tensor] = field(default_factory=dict)
     """What classical estimators say, the same in all protocols: filled when it is first asked for."""
@@ -56,8 +63,8 @@ class Illuminant(Study):
     )
     train_help = "Train an estimator of the light on all images, as `lightfast balance --estimator` takes it."
     data_help = (
-        "The reduced NUS images: a folder with index.csv and the PNG files that it names; by default, scenes that "
-        "lightfast draws itself."
+        "Linear images with their light: a folder with index.csv and the PNG files or the packed shards that it names, "
+        "or a folder of such folders; by default, scenes that lightfast draws itself."
     )
     kinds, plans = NETWORKS, PLANS
     usual = "original,wrapped,equivariant"
@@ -66,7 +73,7 @@ class Illuminant(Study):
 
     @classmethod
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> LitScenes:
-        return draw_scenes() if data is None else load_nus(data)
+        return draw_scenes() if data is None else load_scenes(data)
 
     def __post_init__(self) -> None:
         """Complain about a protocol that there is none of."""
@@ -74,14 +81,22 @@ class Illuminant(Study):
             raise ValueError(f"the protocol is one of {', '.join(PROTOCOLS)}, or all; not {self.protocol!r}")
 
     def parts(self) -> list[Illuminant]:
-        """A study for each protocol, in a folder of its own."""
+        """A study for each protocol, in a folder of its own; `all` are those that the data suits."""
         names = list(PROTOCOLS) if self.protocol == "all" else [self.protocol]
+        if self.protocol == "all" and len(self.data.set_names) == 1:
+            names.remove("leave-one-set-out")
         return [dataclasses.replace(self, protocol=name, out=self.out / name) for name in names]
 
     def about_data(self) -> dict[str, Any]:
         scenes = self.data
         about = {"data": scenes.name, "images": len(scenes), "cameras": scenes.camera_names}
-        return {**about, "protocol": self.protocol}
+        return {**about, "protocol": self.protocol, **({"tested": self.tested} if self.tested else {})}
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The data sets that are in the training of every split."""
+        tested = names_in(self.tested)
+        return tuple(name for name in self.data.set_names if tested and name not in tested)
 
     @cached_property
     def _scenes(self) -> LitScenes:
@@ -89,7 +104,7 @@ class Illuminant(Study):
 
     @cached_property
     def _splits(self) -> dict[str, Split]:
-        return {split.name: split for split in splits_of(self.data, self.protocol)}
+        return {split.name: split for split in splits_of(self.data, self.protocol, tested=names_in(self.tested))}
 
     def splits(self) -> list[str]:
         return list(self._splits)
@@ -105,7 +120,7 @@ class Illuminant(Study):
     def make(self, run: Run, folder: Path) -> Training:
         estimator = self.plan.estimator(NETWORKS[run.kind], run.seed)
         task, recipe = self._task(estimator, run.kind, self._splits[run.split].train)
-        share = self.plan.small if self.protocol == "per-camera" else 1.0
+        share = self.plan.small if self.protocol == "per-camera" and not self.added else 1.0
         return Training(estimator, task, scaled(recipe, share), estimator.networks[0])
 
     def _task(self, estimator: Estimator, kind: str, train: Tensor) -> tuple[IlluminantTask, Any]:
@@ -211,6 +226,11 @@ class Illuminant(Study):
 
     def report(self, records: Sequence[Record]) -> Report:
         return illuminant_report(self, self.summaries(records), self._splits)
+
+
+def names_in(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _parts(network: str) -> tuple[str, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lightfast._experiments.data.nus import LitScenes
+from lightfast._experiments.data.lit_scenes import LitScenes
 
 __all__ = ["PROTOCOLS", "Protocol", "Split", "held_out_scenes", "splits_of"]
 
@@ -63,6 +64,11 @@ PROTOCOLS: dict[str, Protocol] = {
             "Cameras and scenes (by what images show) are divided in four. Each part in turn is held out: trained on "
             "the other scenes by the other cameras, and tested on the held-out scenes by the held-out cameras.",
         ),
+        Protocol(
+            "leave-one-set-out",
+            "leave one data set out",
+            "Trained on all data sets but one and tested on that one: other cameras and other scenes.",
+        ),
     )
 }
 
@@ -82,40 +88,72 @@ class Split:
     test: Tensor
 
 
-def splits_of(scenes: LitScenes, protocol: str, seed: int = 0) -> list[Split]:
+def splits_of(scenes: LitScenes, protocol: str, seed: int = 0, tested: Sequence[str] = ()) -> list[Split]:
     """The splits of a protocol; no image is in two test sets, and but for `new-camera` every image is in one.
 
     Args:
         scenes: to divide.
         protocol: a name from :data:`PROTOCOLS`.
         seed: which scenes go into which scene-disjoint fold.
+        tested: the data sets that are divided, all by default. The others are added to the training of every split.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"the protocol is one of {', '.join(PROTOCOLS)}, not {protocol!r}")
+    unknown = [name for name in tested if name not in scenes.set_names]
+    if unknown:
+        raise ValueError(f"there is no data set {unknown[0]!r}; there are {', '.join(scenes.set_names)}")
+    numbers = [number for number, name in enumerate(scenes.set_names) if name in (tested or scenes.set_names)]
+    if protocol == "leave-one-set-out":
+        return [_split(f"without-{_plain(scenes.set_names[n])}", scenes.sets != n, scenes.sets == n) for n in numbers]
+    divided = torch.isin(scenes.sets, torch.tensor(numbers))
+    if divided.all():
+        return [_split(*each) for each in _divisions(scenes, protocol, seed)]
+    splits, places = [], torch.where(divided)[0]
+    for name, *masks in _divisions(scenes.subset(places), protocol, seed):
+        train, test = (torch.zeros_like(divided) for _ in masks)
+        train[places], test[places] = masks
+        splits.append(_split(name, train | ~divided, test))
+    return splits
+
+
+def _divisions(scenes: LitScenes, protocol: str, seed: int) -> list[tuple[str, Tensor, Tensor]]:
+    """Name, training and test images of each split, as masks (N,)."""
     cameras, folds = scenes.cameras, scenes.folds
+    taken = cameras.unique().tolist()
     if protocol == "leave-one-camera-out":
         return [
-            _split(f"without-{name}", cameras != number, cameras == number)
-            for number, name in enumerate(scenes.camera_names)
+            (f"without-{_plain(scenes.camera_names[number])}", cameras != number, cameras == number) for number in taken
         ]
     if protocol == "per-camera":
         return [
-            _split(f"{name}-{fold}", (cameras == number) & (folds != fold), (cameras == number) & (folds == fold))
-            for number, name in enumerate(scenes.camera_names)
+            (
+                f"{_plain(scenes.camera_names[number])}-{fold}",
+                (cameras == number) & (folds != fold),
+                (cameras == number) & (folds == fold),
+            )
+            for number in taken
             for fold in folds.unique().tolist()
         ]
     if protocol == "new-camera":
-        parts = min(4, len(scenes.camera_names))
-        of_scenes, of_cameras = held_out_scenes(scenes.shown, parts, seed), cameras % parts
+        parts = min(4, len(taken))
+        of_scenes, of_cameras = (
+            held_out_scenes(scenes.shown, parts, seed),
+            cameras.unique(return_inverse=True)[1] % parts,
+        )
         return [
-            _split(f"part-{n}", (of_scenes != n) & (of_cameras != n), (of_scenes == n) & (of_cameras == n))
+            (f"part-{n}", (of_scenes != n) & (of_cameras != n), (of_scenes == n) & (of_cameras == n))
             for n in range(parts)
         ]
     if protocol == "scene-disjoint":
         folds = held_out_scenes(scenes.scenes, 3, seed) + 1
     if protocol == "content-disjoint":
         folds = held_out_scenes(scenes.shown, 3, seed) + 1
-    return [_split(f"fold-{fold}", folds != fold, folds == fold) for fold in folds.unique().tolist()]
+    return [(f"fold-{fold}", folds != fold, folds == fold) for fold in folds.unique().tolist()]
+
+
+def _plain(name: str) -> str:
+    """Fit for the name of a folder."""
+    return name.replace(" ", "-").replace("/", "-")
 
 
 def held_out_scenes(scenes: Tensor, parts: int, seed: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightfast._experiments.data.nus import LitScenes
+from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._pipelines.estimator import SceneEncoding
 
 __all__ = ["IlluminantTask", "SceneAugmentation"]
