@@ -56,7 +56,7 @@ PUBLIC = {
 SIGNATURES = {
     "assert_equivariant": "(f, x, offset_groups=3, *, tolerance=None, **options)",
     "attach_projection": "(optimizer, model, offset_groups=3, *, assignments=None, constraint='sum')",
-    "balance": "(picture, estimator='illuminant', *, strength=1.0, linear=False)",
+    "balance": "(picture, estimator='illuminant', *, strength=1.0, linear=False, prior='auto')",
     "center_mask": "(overlap=7)",
     "certify": "(model, example_inputs, offset_groups=3, *, kwargs=None, dim=1, out_groups=None, tolerance=1e-09)",
     "convert": (
@@ -87,7 +87,7 @@ SIGNATURES = {
         "constrained=True, options=None)"
     ),
     "Groups": "(assignment, count=None)",
-    "Photo": "(pixels, kind='PNG', linear=False, alpha=None, orientation=1, kept=<factory>)",
+    "Photo": "(pixels, kind='PNG', linear=False, alpha=None, orientation=1, kept=<factory>, note='')",
 }
 
 

@@ -210,7 +210,7 @@ def test_the_command_fills_a_box_and_a_mask(model, pixels, tmp_path):
         (["--mask", "nowhere.png"], "there is no file nowhere.png"),
         (["--mask", "notes.txt"], "cannot be read as an image"),
         (["--box", "5,5,5,5", "-o", "photo.png"], "would be overwritten"),
-        (["--box", "5,5,5,5", "-o", "photo.webp"], "ends in"),
+        (["--box", "5,5,5,5", "-o", "photo.gif"], "ends in"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from torch import nn
 
-from lightfast._certify import certify as certify_model
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["certify"]
 
@@ -25,6 +24,10 @@ def certify(
     table: Annotated[bool, typer.Option(help="List every module with its response.")] = False,
 ) -> None:
     """Prove that a network is offset equivariant or invariant (exit 0), or name what breaks it (exit 1)."""
+    import torch
+
+    from lightfast._certify import certify as certify_model
+
     model = _build(target)
     certificate = certify_model(model.train(training), torch.zeros(_shape(input)), groups, tolerance=tolerance)
     typer.echo(str(certificate))
@@ -39,6 +42,8 @@ def _build(target: str) -> nn.Module:
     module, _, name = target.partition(":")
     if not module or not name:
         raise typer.BadParameter(f"expected package.module:factory, but got {target!r}")
+    from torch import nn
+
     # Factories in the folder that the command runs in are found, as with python -m.
     sys.path.insert(0, str(Path.cwd()))
     try:

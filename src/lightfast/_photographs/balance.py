@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightfast._photographs.photo import PhotoError
+from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._photographs.pictures import as_photo
+from lightfast._photographs.prior import likely_light
 from lightfast._pipelines.estimator import Estimator
 from lightfast.constancy import CLASSICAL, balance_gains
 
-__all__ = ["DEFAULT_ESTIMATOR", "Balanced", "balance", "choose_estimator", "photo_gains"]
+__all__ = [
+    "DEFAULT_ESTIMATOR",
+    "NEUTRAL",
+    "Balanced",
+    "Prior",
+    "balance",
+    "cast_angle",
+    "choose_estimator",
+    "photo_gains",
+]
 
 DEFAULT_ESTIMATOR = "illuminant"
 
 _LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
 
 Estimate = Callable[[Tensor], Tensor]
+Prior = Literal["auto", "none"]
+
+NEUTRAL = (3**-0.5, 3**-0.5, 3**-0.5)
 
 
 @dataclass(frozen=True)
@@ -31,13 +45,15 @@ class Balanced:
 
     Attributes:
         picture: of the same kind as the one that was given; a :class:`lightfast.Photo` for a file.
-        light: the estimated illuminant, three numbers of norm 1.
-        gains: by which each channel of linear light was multiplied.
+        light: the illuminant that was taken away, three numbers of norm 1.
+        gains: by which each channel of linear light was multiplied, up to where channels clip.
+        estimated: the illuminant as it was estimated, before the prior.
     """
 
     picture: Any
     light: tuple[float, float, float]
     gains: tuple[float, float, float]
+    estimated: tuple[float, float, float] = NEUTRAL
 
 
 def balance(
@@ -46,6 +62,7 @@ def balance(
     *,
     strength: float = 1.0,
     linear: bool = False,
+    prior: Prior = "auto",
 ) -> Balanced:
     """The picture without the color of its light: the light is estimated, and divided out of linear light.
 
@@ -53,19 +70,22 @@ def balance(
     are clipped to their range and rounded once; floating point is neither.
 
     Args:
-        picture: a JPEG, PNG, TIFF or camera raw file; an array (H, W, 3) or a tensor (3, H, W), of uint8, uint16 or
-            floating point in [0, 1]; or a Pillow image. Alpha, as a fourth channel, is left alone.
+        picture: a JPEG, PNG, TIFF, WebP, HEIC, AVIF or camera raw file; an array (H, W, 3) or a tensor (3, H, W), of
+            uint8, uint16 or floating point in [0, 1]; or a Pillow image. Alpha, as a fourth channel, is left alone.
         estimator: a name that :func:`lightfast.load` knows, one of :data:`lightfast.constancy.CLASSICAL`, or a function
             from linear images (1, 3, H, W) to illuminants (1, 3).
         strength: how much of the light's color is taken away, from 0 to 1.
         linear: whether the numbers of an array or a tensor are linear in light, instead of sRGB.
+        prior: `auto`: sRGB pictures have been balanced by a camera, mostly well, and are changed where the estimate
+            says clearly that they have not, see :func:`lightfast._photographs.prior.likely_light`; raw files and linear
+            numbers have no such prior. `none`: the estimate alone, which follows any change of light exactly.
 
     Returns:
         The balanced picture, of the same kind as the one given, with the light and the gains. For a file it is a
         :class:`lightfast.Photo`, whose `save` writes it with EXIF data and color profile.
 
     >>> yellowish = np.full((8, 8, 3), (200, 180, 120), np.uint8)
-    >>> balance(yellowish, "gray-world").picture[0, 0]
+    >>> balance(yellowish, "gray-world", prior="none").picture[0, 0]
     array([181, 181, 181], dtype=uint8)
     """
     if not 0 <= strength <= 1:
@@ -74,11 +94,30 @@ def balance(
     reduced = photo.reduced()
     if len(reduced) != 3:
         raise PhotoError("a gray picture has no red, green and blue to balance")
-    estimate = estimator if callable(estimator) else choose_estimator(estimator)
-    with torch.no_grad():
-        light = estimate(torch.from_numpy(reduced)[None])[0].double()
+    if prior not in ("auto", "none"):
+        raise ValueError(f"the prior is 'auto' or 'none', not {prior!r}")
+    if reduced.any():
+        estimate = estimator if callable(estimator) else choose_estimator(estimator)
+        with torch.no_grad():
+            estimated = estimate(torch.from_numpy(reduced)[None])[0].double()
+    else:
+        # All black or clipped: nothing tells the light.
+        estimated = torch.tensor(NEUTRAL, dtype=torch.float64)
+    rendered = isinstance(photo, Photo) and not photo.linear
+    light = likely_light(estimated) if prior == "auto" and rendered else estimated
     gains = photo_gains(light, reduced, strength)
-    return Balanced(back(photo.balanced(gains)), tuple(light.tolist()), tuple(gains.tolist()))
+    return Balanced(
+        back(photo.balanced(gains)), tuple(light.tolist()), tuple(gains.tolist()), tuple(estimated.tolist())
+    )
+
+
+def cast_angle(light: Sequence[float]) -> float:
+    """The angle between a light and white light, in degrees.
+
+    >>> round(cast_angle((0.8, 0.59, 0.0995)), 1)
+    30.6
+    """
+    return math.degrees(math.acos(min(1.0, sum(light) / math.sqrt(3) / math.hypot(*light))))
 
 
 def choose_estimator(name: str | os.PathLike[str]) -> Estimate:

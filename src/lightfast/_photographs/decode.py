@@ -17,6 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
+from lightfast._photographs.files import check_file, read_content
 from lightfast._photographs.photo import PhotoError
 
 try:
@@ -34,7 +35,7 @@ _ORIENTATION = 0x0112
 
 def image_size(path: Path) -> tuple[int, int]:
     """Width and height of an image file, which is not decoded."""
-    with _sentences(path), Image.open(path) as image:
+    with _sentences(path), Image.open(check_file(path)) as image:
         return image.size
 
 
@@ -45,7 +46,7 @@ def read_image(path: Path) -> Tensor:
         PhotoError: the file is missing, damaged or no image.
     """
     with _sentences(path):
-        content = path.read_bytes()
+        content = read_content(path)
         pixels = _pixels(content, _upright(content))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
@@ -62,7 +63,7 @@ def read_square(path: Path, size: int, choose: Callable[[int, int], Box]) -> Ten
         PhotoError: the file is missing, damaged or no image.
     """
     with _sentences(path):
-        content = path.read_bytes()
+        content = read_content(path)
         image = _upright(content)
         height, box = image.height, choose(image.width, image.height)
         side = min(box[2] - box[0], box[3] - box[1])
@@ -95,6 +96,8 @@ def _sentences(path: Path) -> Iterator[None]:
     """What decoders complain about becomes a sentence that names the file."""
     try:
         yield
+    except PhotoError:
+        raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise PhotoError(f"{path} cannot be read as an image ({error}): replace it, or delete it") from error
 

@@ -1,23 +1,21 @@
-"""Many photographs: which files, where each goes, and a sheet to look at."""
+"""Many photographs: which files, where each goes, and each of them read, balanced and written."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from lightfast._photographs.balance import balance
-from lightfast._photographs.files import RAW_SUFFIXES, read_photo, suffix_for, write_photo
-from lightfast._photographs.photo import PhotoError, encode_srgb
+from lightfast._photographs.balance import NEUTRAL, Prior, balance
+from lightfast._photographs.files import PHOTO_SUFFIXES, read_photo, suffix_for, write_photo
+from lightfast._photographs.photo import Photo, PhotoError
+from lightfast._photographs.raw import RAW_SUFFIXES, RawPhoto
 
-__all__ = ["BalancedFile", "balance_file", "contact_sheet", "find_photos", "output_paths"]
-
-_PHOTO_SUFFIXES = RAW_SUFFIXES | {".jpg", ".jpeg", ".png", ".tif", ".tiff"}
+__all__ = ["BalancedFile", "Found", "balance_file", "find_photos", "output_paths"]
 
 
 @dataclass(frozen=True)
@@ -27,102 +25,147 @@ class BalancedFile:
     Attributes:
         source: the file it came from.
         target: the file it went to.
-        light: the estimated illuminant, three numbers of norm 1.
-        before: a small Pillow image of it; None if none was asked for.
+        light: the illuminant that was taken away, three numbers of norm 1.
+        estimated: the illuminant that was estimated, likewise.
+        note: what else there is to say, in words.
+        kept: whether the target was there already, and nothing was done.
+        before: a small JPEG of it; None if none was asked for.
         after: likewise, balanced.
     """
 
     source: Path
     target: Path
-    light: tuple[float, float, float]
-    before: Any = None
-    after: Any = None
+    light: tuple[float, float, float] = NEUTRAL
+    estimated: tuple[float, float, float] = NEUTRAL
+    note: str = ""
+    kept: bool = False
+    before: bytes | None = None
+    after: bytes | None = None
 
 
-def find_photos(paths: Sequence[Path]) -> list[Path]:
-    """The files among `paths`, and the photographs in the folders among them."""
-    found: list[Path] = []
+@dataclass
+class Found:
+    """Photographs that were found.
+
+    Attributes:
+        photos: each with the sub-folder of the output that it belongs into.
+        left_out: sentences about what was not taken.
+    """
+
+    photos: dict[Path, Path] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def find_photos(paths: Sequence[Path], recursive: bool = False, out: Path | None = None) -> Found:
+    """The files among `paths`, and the photographs in the folders among them.
+
+    Args:
+        paths: files and folders.
+        recursive: look into sub-folders too; links to folders are not followed.
+        out: a folder to leave out, since it is where results go.
+    """
+    found = Found()
     for path in paths:
-        if path.is_dir():
-            inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _PHOTO_SUFFIXES)
-            if not inside:
-                raise ValueError(
-                    f"{path} has no photographs ({', '.join(sorted(_PHOTO_SUFFIXES - RAW_SUFFIXES))}, raw)"
-                )
-            found += inside
-        else:
-            found.append(path)
+        if not path.is_dir():
+            found.photos[path] = Path()
+            continue
+        inside = dict(_inside(path, recursive, out, found.left_out))
+        if not inside:
+            known = ", ".join(sorted(PHOTO_SUFFIXES - RAW_SUFFIXES))
+            aside = "".join(f"; {sentence}" for sentence in found.left_out)
+            raise ValueError(f"{path} has no photographs ({known}, raw){aside}")
+        found.photos |= inside
     return found
 
 
-def output_paths(photos: Sequence[Path], out: Path) -> list[Path]:
+def _inside(folder: Path, recursive: bool, out: Path | None, left_out: list[str]) -> Iterator[tuple[Path, Path]]:
+    others: Counter[str] = Counter()
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if out is None or not _same(Path(place, name), out))
+        if folders and not recursive:
+            count = "1 sub-folder" if len(folders) == 1 else f"{len(folders)} sub-folders"
+            left_out.append(f"{count} of {folder} left out: use --recursive")
+            folders.clear()
+        for name in sorted(names):
+            path = Path(place, name)
+            if path.suffix.lower() in PHOTO_SUFFIXES:
+                yield path, Path(place).relative_to(folder)
+            elif not name.startswith("."):
+                others[path.suffix.lower() or "no suffix"] += 1
+    if others:
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
+        left_out.append(f"{sum(others.values())} files of {folder} left out that are no photographs by name ({kinds})")
+
+
+def _same(path: Path, other: Path) -> bool:
+    return _real(path) == _real(other)
+
+
+def _real(path: Path) -> Path:
+    """Without links; a link to itself stays as it is."""
+    return Path(os.path.realpath(path))
+
+
+def output_paths(photos: Mapping[Path, Path], out: Path) -> list[Path]:
     """Where each photograph goes, without a suffix yet: never onto an input, nor two onto one."""
-    inputs = {photo.resolve().with_suffix("") for photo in photos}
+    inputs = {_real(photo).with_suffix("") for photo in photos}
     taken: set[Path] = set()
     targets = []
-    for photo in photos:
-        stem = out.resolve() / photo.stem
+    for photo, below in photos.items():
+        stem = _real(out / below) / photo.stem
         number, target = 1, stem
         while target in inputs or target in taken:
             target = stem.with_name(f"{photo.stem}-balanced" + ("" if number == 1 else f"-{number}"))
             number += 1
         taken.add(target)
-        targets.append(out / target.name)
+        targets.append(out / below / target.name)
     return targets
 
 
 def balance_file(
-    source: Path, target: Path, estimate: Callable[[Tensor], Tensor], strength: float = 1.0, thumbnails: bool = False
+    source: Path,
+    target: Path,
+    estimate: str | Callable[[Tensor], Tensor],
+    *,
+    strength: float = 1.0,
+    prior: Prior = "auto",
+    thumbnails: bool = False,
+    overwrite: bool = True,
+    dry_run: bool = False,
 ) -> BalancedFile:
     """Read, balance and write one photograph; `target` gets the suffix of its kind.
 
     Raises:
         PhotoError: it cannot be read, or written; the message names it.
     """
+    # Most names tell the kind, and then nothing needs to be read of what is done already.
+    usual = ".tif" if source.suffix.lower() in RAW_SUFFIXES else source.suffix
+    if not overwrite and _named(target, usual).exists():
+        return BalancedFile(source, _named(target, usual), kept=True)
     photo = read_photo(source)
-    target = target.with_name(target.name + suffix_for(photo.kind, source))
-    if target.exists() and target.resolve() == source.resolve():
+    target = _named(target, suffix_for(photo.kind, source))
+    if target.exists() and _same(target, source):
         raise PhotoError(f"{source} would be overwritten: name another folder with --out")
+    if not overwrite and target.exists():
+        return BalancedFile(source, target, kept=True)
     try:
-        balanced = balance(photo, estimate, strength=strength)
+        balanced = balance(photo, estimate, strength=strength, prior=prior)
+        if not dry_run:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_photo(balanced.picture, target)
     except PhotoError as error:
-        raise PhotoError(f"{source}: {error}") from error
-    write_photo(balanced.picture, target)
-    before, after = (photo.upright(320), balanced.picture.upright(320)) if thumbnails else (None, None)
-    return BalancedFile(source, target, balanced.light, before, after)
+        raise PhotoError(f"{source}: {error}" if str(source) not in str(error) else str(error)) from error
+    small = (_small(photo), _small(balanced.picture)) if thumbnails else (None, None)
+    return BalancedFile(source, target, balanced.light, balanced.estimated, photo.note, False, *small)
 
 
-def contact_sheet(results: Sequence[BalancedFile], columns: int | None = None) -> Any:
-    """A Pillow image with each photograph before and after, and a swatch of the light between the two."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    side, bar, gap, line = 320, 28, 20, 26
-    columns = columns or min(3, max(1, math.isqrt(len(results))))
-    rows = [results[first : first + columns] for first in range(0, len(results), columns)]
-    heights = [max(max(result.before.height, result.after.height) for result in row) for row in rows]
-    wide, tall = columns * (2 * side + bar + gap) + gap, sum(heights) + len(rows) * (line + gap) + gap
-    sheet = Image.new("RGB", (wide, tall), "#1b1d22")
-    draw = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(15)
-    top = gap
-    for row, height in zip(rows, heights, strict=True):
-        for column, result in enumerate(row):
-            left = gap + column * (2 * side + bar + gap)
-            start = left + side - result.before.width
-            draw.text((start, top), _shortened(result.source.name, 60), fill="#d8dbe2", font=font)
-            sheet.paste(result.before, (start, top + line))
-            sheet.paste(result.after, (left + side + bar, top + line))
-            swatch = (left + side + 6, top + line, left + side + bar - 7, top + line + result.before.height - 1)
-            draw.rectangle(swatch, fill=_swatch(result.light))
-        top += line + height + gap
-    return sheet
+def _named(target: Path, suffix: str) -> Path:
+    return target.with_name(target.name + suffix)
 
 
-def _swatch(light: Sequence[float]) -> tuple[int, int, int]:
-    """The color of a light on a screen, at full brightness."""
-    red, green, blue = np.round(255 * encode_srgb(np.asarray(light) / max(light))).astype(int).tolist()
-    return red, green, blue
+def _small(photo: Photo | RawPhoto) -> bytes:
+    import io
 
-
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    file = io.BytesIO()
+    photo.upright(320).convert("RGB").save(file, "JPEG", quality=88)
+    return file.getvalue()

@@ -17,6 +17,9 @@ __all__ = ["Photo", "PhotoError", "decode_srgb", "encode_srgb"]
 # Values from here on, of the largest, count as saturated.
 _SATURATED = 0.99
 
+# Linear light from which on a channel may be about to be clipped.
+_BRIGHT = 0.8
+
 
 class PhotoError(ValueError):
     """A photograph cannot be read or written; the message names the file."""
@@ -28,11 +31,12 @@ class Photo:
 
     Attributes:
         pixels: (H, W, 3), or (H, W, 1) for gray: uint8 or uint16, or floating point in [0, 1].
-        kind: JPEG, PNG or TIFF: what it is written as, if the name of the file does not say otherwise.
+        kind: JPEG, PNG, TIFF, WEBP, HEIF or AVIF: what it is written as, unless the name of the file says otherwise.
         linear: whether values are linear in light, or have the gamma of sRGB.
         alpha: (H, W), of the pixels' type; None if there is none.
         orientation: how the picture is to be turned, as EXIF numbers it; 1 for upright. Pixels are as in the file.
-        kept: what is written again, as `exif`, `icc_profile` and `dpi`.
+        kept: what is written again, as `exif`, `xmp`, `icc_profile` and `dpi`.
+        note: what of the file is left out, in words.
     """
 
     pixels: np.ndarray
@@ -41,27 +45,29 @@ class Photo:
     alpha: np.ndarray | None = None
     orientation: int = 1
     kept: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole file or nothing, as what the name ends in: .jpg, .png or .tif."""
+        """Write the whole file or nothing, as what the name ends in: .jpg, .png, .tif, .webp, .heic or .avif."""
         from lightfast._photographs.files import kind_named, write_photo
 
         write_photo(self.converted(kind_named(path)), path)
 
     def converted(self, kind: str) -> Photo:
-        """To be written as another kind: JPEG has 8 bits and nothing to see through, PNG at most 16, TIFF all."""
+        """To be written as another kind: PNG has at most 16 bits, TIFF all, others 8, and JPEG no alpha."""
         floating = np.issubdtype(self.pixels.dtype, np.floating)
         if kind == self.kind and not (floating and kind != "TIFF"):
             return self
-        kept = {name: self.kept[name] for name in ("exif", "icc_profile", "dpi") if name in self.kept}
+        kept = {name: self.kept[name] for name in ("exif", "icc_profile", "dpi", "xmp") if name in self.kept}
         photo = replace(self, kind=kind, kept=kept)
         if floating and kind != "TIFF":
             alpha = None if self.alpha is None else np.round(self.alpha.clip(0, 1) * 65535).astype(np.uint16)
             pixels = _encoded(_decoded(self.pixels, self.linear), np.dtype(np.uint16), False)
             photo = replace(photo, pixels=pixels, alpha=alpha, linear=False)
-        if kind != "JPEG":
+        if kind in ("PNG", "TIFF"):
             return photo
-        return replace(photo, pixels=_eight_bits(photo.pixels), alpha=None, kept=kept | {"quality": 95})
+        alpha = None if kind == "JPEG" or photo.alpha is None else _eight_bits(photo.alpha)
+        return replace(photo, pixels=_eight_bits(photo.pixels), alpha=alpha, kept=kept | {"quality": 95})
 
     def light(self, where: Any = ...) -> np.ndarray:
         """Linear light of (some of) the pixels, float32; 1 is the largest value of a file."""
@@ -78,10 +84,12 @@ class Photo:
         block of nothing else is 0, which estimators leave out too.
         """
         step = max(1, max(self.pixels.shape[:2]) // side)
-        height, width = (length // step * step for length in self.pixels.shape[:2])
-        blocks = self.pixels[:height, :width].reshape(height // step, step, width // step, step, -1)
+        # A picture that is thinner than a block is one block across.
+        down, across = (min(step, length) for length in self.pixels.shape[:2])
+        height, width = self.pixels.shape[0] // down * down, self.pixels.shape[1] // across * across
+        blocks = self.pixels[:height, :width].reshape(height // down, down, width // across, across, -1)
         # Every block is sampled, and a few of its pixels are enough for a mean.
-        blocks = blocks[:, :: max(1, step // 2), :, :: max(1, step // 2)]
+        blocks = blocks[:, :: max(1, down // 2), :, :: max(1, across // 2)]
         # Light without a largest value, as floating point has it, is never saturated.
         top = np.inf if self.linear and blocks.dtype.kind == "f" else _SATURATED * _top(blocks.dtype)
         whole = (blocks < top).all(-1, keepdims=True)
@@ -92,30 +100,54 @@ class Photo:
     def balanced(self, gains: np.ndarray) -> Photo:
         """The photograph with each channel's linear light multiplied by its gain (3,), and rounded once.
 
-        For whole numbers that is a table for each channel: exact, and as fast as looking things up.
+        Where the brightest channel comes near the top of the range, it is known less and less how bright it was, and
+        all gains grow by the same number until none darkens: what is clipped stays so, and white stays white. For whole
+        numbers that is a table for each channel: exact, and as fast as looking things up.
         """
+        gains = np.asarray(gains, dtype=np.float64)
         if self.pixels.dtype.kind == "f":
-            return replace(self, pixels=self.stored(_decoded(self.pixels, self.linear) * gains))
-        tables = self.stored(_table(self.pixels.dtype, self.linear) * np.asarray(gains, dtype=np.float64)[:, None])
+            light = _decoded(self.pixels, self.linear)
+            boost = 1 if self.linear else _boost(light.max(-1, keepdims=True), gains)
+            return replace(self, pixels=self.stored(light * (gains * boost)))
+        levels = _table(self.pixels.dtype, self.linear)
+        first = int(np.searchsorted(levels, _BRIGHT)) - 1
+        brightest = np.maximum.reduce([self.pixels[..., channel] for channel in range(3)])
         pixels = np.empty_like(self.pixels)
-        for channel, table in enumerate(tables):
+        if self.pixels.dtype == np.uint8:
+            # By how bright the brightest channel is, and the channel's own value.
+            boosts = _boost(levels[first:], gains)[:, None]
+            row = (brightest.clip(first) - np.uint8(first)).astype(np.uint16) << 8
+            for channel, gain in enumerate(gains):
+                table = self.stored(levels * (gain * boosts)).ravel()
+                pixels[..., channel] = table[row | self.pixels[..., channel]]
+            return replace(self, pixels=pixels)
+        for channel, table in enumerate(self.stored(levels * gains[:, None])):
             pixels[..., channel] = table[self.pixels[..., channel]]
+        where = brightest > first
+        boost = _boost(levels[brightest[where]][:, None], gains)
+        pixels[where] = self.stored(levels[self.pixels[where]] * (gains * boost))
         return replace(self, pixels=pixels)
 
     def upright(self, side: int | None = None) -> Any:
         """A Pillow image of 8 bits to look at, turned as the EXIF orientation says, its longer side `side` at most."""
-        from PIL import Image, ImageOps
+        from PIL import ImageOps
 
-        step = 1 if side is None else max(1, max(self.pixels.shape[:2]) // (2 * side))
-        values = self.pixels[::step, ::step]
-        if values.dtype.kind == "f":
-            values = _encoded(_decoded(values, self.linear), np.dtype(np.uint8), False)
-        image = Image.fromarray(np.ascontiguousarray(_eight_bits(values).squeeze(-1 if values.shape[2] == 1 else ())))
+        image = self.stored_image(side)
         image.getexif()[0x0112] = self.orientation
         image = ImageOps.exif_transpose(image)
         if side is not None:
             image.thumbnail((side, side))
         return image
+
+    def stored_image(self, side: int | None = None) -> Any:
+        """A Pillow image of 8 bits, as the pixels are stored; with `side`, some of the pixels, at least so many."""
+        from PIL import Image
+
+        step = 1 if side is None else max(1, max(self.pixels.shape[:2]) // (2 * side))
+        values = self.pixels[::step, ::step]
+        if values.dtype.kind == "f":
+            values = _encoded(_decoded(values, self.linear), np.dtype(np.uint8), False)
+        return Image.fromarray(np.ascontiguousarray(_eight_bits(values).squeeze(-1 if values.shape[2] == 1 else ())))
 
 
 def decode_srgb(values: np.ndarray) -> np.ndarray:
@@ -126,6 +158,12 @@ def decode_srgb(values: np.ndarray) -> np.ndarray:
 def encode_srgb(light: np.ndarray) -> np.ndarray:
     """:func:`lightfast.color.linear_to_srgb`, for arrays."""
     return linear_to_srgb(torch.from_numpy(np.ascontiguousarray(light))).numpy()
+
+
+def _boost(brightest: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """By which gains grow, for light of a brightest channel: 1 up to `_BRIGHT`, and at 1 so that none is below 1."""
+    share = np.clip((brightest - _BRIGHT) / (1 - _BRIGHT), 0, 1)
+    return 1 + share * share * (3 - 2 * share) * (max(1.0, 1 / gains.min()) - 1)
 
 
 def _top(dtype: np.dtype) -> float:

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightfast._photographs.files import RawPhoto, read_photo, split_alpha
+from lightfast._photographs.files import read_photo
+from lightfast._photographs.formats import split_alpha
 from lightfast._photographs.photo import Photo
+from lightfast._photographs.raw import RawPhoto
 
 __all__ = ["as_photo"]
 
