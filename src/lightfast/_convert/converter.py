@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from lightfast._certify import Certificate, certify
 from lightfast._convert.graph import operation, plain_graph, propagate
 from lightfast._convert.layers import LINEAR
+from lightfast._convert.proof import prove
 from lightfast._convert.regions import plain_nodes, varying_nodes
 from lightfast._convert.report import Conversion
 from lightfast._convert.rewrite import Options, Rewriter
@@ -80,24 +81,24 @@ def convert(
     args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     named = dict(kwargs or {})
     report = Conversion()
-    if certify(model, args, offset_groups, kwargs=named, dim=dim).proved:
-        already = _certificates(model, args, named, offset_groups, dim)
-        if all(certificate.proved for certificate in already):
-            report.notes.append("the network is equivariant or invariant already")
-            return _with_report(deepcopy(model), report, already)
-
     network, fixed_batch = plain_graph(model, args, named)
     if fixed_batch:
         report.notes.append("the result takes batches of two images alone, since the network fixes sizes of its own")
     inputs = two_images(args, named)[:2]
     first = next(node for node in network.graph.nodes if _carries_offset(node))
     groups = resolve(offset_groups, first.meta["val"].shape[dim])
-    if widths == "multiple":
-        network = _with_multiple_widths(network, groups.count, inputs, report)
-        first = next(node for node in network.graph.nodes if _carries_offset(node))
     images = first.meta["val"].shape[0]
     space = Space(images, groups.count)
     layout = Layout(0, dim, groups, tuple(range(images)))
+    ours = any(type(module).__module__.startswith("lightfast.") for module in model.modules())
+    if ours or prove(network, first.name, layout, space, offset_groups) is not None:
+        already = _certificates(model, args, named, offset_groups, dim)
+        if all(certificate.proved for certificate in already):
+            report.notes.append("the network is equivariant or invariant already")
+            return _with_report(deepcopy(model), report, already)
+    if widths == "multiple":
+        network = _with_multiple_widths(network, groups.count, inputs, report)
+        first = next(node for node in network.graph.nodes if _carries_offset(node))
     plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
     heads = _heads(network.graph, groups.count, output)
     options = Options(weights, padding_mode, scope)
@@ -105,7 +106,9 @@ def convert(
     rewriter = Rewriter(network, first, layout, space, plain, heads, leaves, options, report)
     converted = rewriter.run(type(model).__name__)
     converted.train(model.training)
-    certificates = _certificates(converted, args, named, offset_groups, dim)
+    certificates = prove(converted, first.name, layout, space, offset_groups)
+    if certificates is None:
+        certificates = _certificates(converted, args, named, offset_groups, dim)
     for certificate in certificates:
         if not all(output.response.is_sound for output in certificate.outputs):
             raise ValueError(
@@ -146,8 +149,9 @@ def _with_multiple_widths(network: fx.GraphModule, groups: int, inputs: Any, rep
         new.meta = dict(old.meta)
     try:
         report.widths = change_widths(changed, groups)
-        changed.recompile()
-        propagate(changed, *inputs)
+        if report.widths:
+            changed.recompile()
+            propagate(changed, *inputs)
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         report.widths = {}

@@ -162,10 +162,11 @@ class Rewriter:
         out_groups = None
         if layout is not None and layout.features == axis and (name == "linear" or layout.images == 0):
             if scores and call.get("groups", 1) == 1:
-                out_groups = assign(layout.groups, outputs * self.space.groups)
-                copies = [self.space.groups] + [1] * (weight.dim() - 1)
-                weight = weight.repeat(copies)
-                bias = None if bias is None else bias.repeat(self.space.groups)
+                # Parts of a split map may belong to some of the groups alone.
+                seen = len(set(layout.groups.assignment))
+                out_groups = assign(layout.groups, outputs * seen)
+                weight = weight.repeat([seen] + [1] * (weight.dim() - 1))
+                bias = None if bias is None else bias.repeat(seen)
             else:
                 out_groups = assign(layout.groups, outputs, call.get("groups", 1))
         if layout is None or out_groups is None:
@@ -178,7 +179,10 @@ class Rewriter:
         self._note(place, _plain_name(name), type(module).__name__, "its weights are kept on the constraint")
         new = self.graph.call_module(place, (self._node(value),))
         if scores:
-            place = self.modules.place(f"{path}_scores" if path else "scores", GroupScores(self.space.groups, axis))
+            shape = list(self._shape(node))
+            copies, shape[axis] = out_groups.features // shape[axis], out_groups.features
+            new.meta["val"] = torch.empty(shape, dtype=node.meta["val"].dtype, device="meta")
+            place = self.modules.place(f"{path}_scores" if path else "scores", GroupScores(copies, axis))
             self._note(place, "class scores", "GroupScores", "averaged over groups, less their mean over classes")
             self._set(node, self.graph.call_module(place, (new,)), Response(self._shape(node)))
             return
@@ -204,9 +208,11 @@ class Rewriter:
         self._note(place, _plain_name(name), "projected weight", "its weight is computed, and kept on the constraint")
         operand = self._node(value)
         if any(amounts):
+            padded = torch.nn.functional.pad(value.meta["val"].to("meta"), amounts)
             operand = self.graph.call_function(
                 torch.ops.aten.pad.default, (operand, amounts, self.options.padding_mode)
             )
+            operand.meta["val"] = padded
         projected = self.graph.call_module(place, (self._node(weight),))
         bias = self._node(call["bias"]) if isinstance(call["bias"], fx.Node) else None
         rest = () if name == "linear" else (call["stride"], [0] * (rank - 2), call["dilation"], call["groups"])
@@ -386,6 +392,7 @@ class Rewriter:
     def _finish(self, node: fx.Node, new: fx.Node, references: tuple[Reference, ...]) -> None:
         """Record an invariant value, after giving back group means if it has the shape for it."""
         recorded = node.meta.get("val")
+        new.meta.setdefault("val", recorded)
         if not isinstance(recorded, Tensor):
             shapes = shapes_of(recorded)
             self.new[node], self.references[node] = new, references
@@ -422,6 +429,7 @@ class Rewriter:
         return value if good else None
 
     def _set(self, node: fx.Node, new: fx.Node, value: Response, references: tuple[Reference, ...] = ()) -> None:
+        new.meta.setdefault("val", node.meta["val"])
         self.new[node], self.values[node], self.references[node] = new, value, references
 
     def _node(self, node: fx.Node) -> Any:
