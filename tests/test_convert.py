@@ -196,11 +196,22 @@ def test_pretrained_scores_start_as_projected_copies() -> None:
 
 @pytest.mark.parametrize(
     ("output", "kind", "features"),
-    [("auto", "equivariant", 6), ("scores", "invariant", 6), ("equivariant", "equivariant", 6)],
+    [
+        ("auto", "equivariant", 3),
+        ("auto", "invariant", 6),
+        ("auto", "invariant", 7),
+        ("scores", "invariant", 3),
+        ("equivariant", "equivariant", 6),
+    ],
 )
 def test_output_of_a_dense_network(output: str, kind: str, features: int) -> None:
-    net = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, 1)), images(), output=output).eval()
+    net = convert(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, features, 1)), images(), output=output
+    ).eval()
     assert net.conversion.certificate.response.kind == kind
+    said = "follows the light" if kind == "equivariant" else "scores, which do not move"
+    change = "as asked" if output != "auto" else f"output={'scores' if kind == 'equivariant' else 'equivariant'!r}"
+    assert said in str(net.conversion) and change in str(net.conversion)
     assert net(images()).shape[1] == features
 
 
@@ -436,8 +447,40 @@ def test_kinds_of_networks_that_once_failed(kind: type[nn.Module]) -> None:
     assert str(certify(net, images(8))) == str(report.certificate)
 
 
+class TwoHeads(nn.Module):
+    """Class scores from two places, averaged, one of them the largest over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = nn.Conv2d(3, 6, 4, 4), nn.Linear(6, 5), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = F.gelu(self.stem(x)).flatten(2).transpose(1, 2)
+        return (self.one(tokens.mean(1)) + self.two(tokens).max(1)[0]) / 2
+
+
+class NormalizedScores(nn.Module):
+    """Class scores that no head makes: the last layer is a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.Flatten(), nn.Linear(24, 6), nn.LayerNorm(6), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("kind", [TwoHeads, NormalizedScores], ids=lambda k: k.__name__)
+def test_class_scores_do_not_follow_the_light(kind: type[nn.Module]) -> None:
+    net = convert(kind(), images(8)).eval()
+    assert net.conversion.certificate.invariant, str(net.conversion)
+    assert equivariance_error(net, images(8), offsets=5.0, expect="invariant") < 1e-9
+
+
 def test_networks_of_other_groups() -> None:
-    net = convert(nn.Sequential(nn.Conv2d(4, 7, 3, padding=1), nn.ReLU()), torch.zeros(2, 4, 8, 8), offset_groups=2)
+    model = nn.Sequential(nn.Conv2d(4, 7, 3, padding=1), nn.ReLU())
+    with pytest.warns(UserWarning, match="7 channels, which do not divide into 2 groups"):
+        net = convert(model, torch.zeros(2, 4, 8, 8), offset_groups=2, widths="keep")
     assert net.conversion.certificate.equivariant and net(torch.zeros(1, 4, 8, 8)).shape[1] == 7
 
 

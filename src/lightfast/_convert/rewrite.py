@@ -23,6 +23,7 @@ from lightfast._convert.layers import (
     unary_layer,
 )
 from lightfast._convert.modules import Modules
+from lightfast._convert.outputs import Decision
 from lightfast._convert.regions import varying_nodes
 from lightfast._convert.report import Change, Conversion
 from lightfast._groups import Groups
@@ -75,13 +76,13 @@ class Rewriter:
         layout: Layout,
         space: Space,
         plain: set[fx.Node],
-        heads: set[fx.Node],
+        decision: Decision,
         leaves: set[str],
         options: Options,
         report: Conversion,
     ) -> None:
         self.network, self.first, self.layout, self.space = network, first, layout, space
-        self.plain, self.heads, self.leaves, self.options, self.report = plain, heads, leaves, options, report
+        self.plain, self.decision, self.leaves, self.options, self.report = plain, decision, leaves, options, report
         self.modules, self.graph = Modules(options.weights == "project"), fx.Graph()
         self.new: dict[fx.Node, Any] = {}
         self.values: dict[fx.Node, Any] = {}
@@ -112,7 +113,7 @@ class Rewriter:
 
     def _output(self, node: fx.Node) -> None:
         """Return what the model returned; as plain Python where its inputs and outputs are built-in containers."""
-        results = map_leaves(node.args[0], lambda leaf: self._node(leaf) if isinstance(leaf, fx.Node) else leaf)
+        results = map_leaves(node.args[0], lambda leaf: self._result(leaf) if isinstance(leaf, fx.Node) else leaf)
         info = getattr(self.network.graph._codegen, "pytree_info", None)
         if info is not None:
             placeholders = [other for other in self.network.graph.nodes if other.op == "placeholder"]
@@ -123,6 +124,17 @@ class Rewriter:
                 return
         self.graph.output(results)
         self.graph.set_codegen(self.network.graph._codegen)
+
+    def _result(self, node: fx.Node) -> Any:
+        """An output; centered where it still moves, though it is scores: what made it is not known for a head."""
+        layout = self._layout(node)
+        if node not in self.decision.scores or layout is None:
+            return self._node(node)
+        place = self.modules.place("scores", Center(layout.groups, "image", layout.images, layout.features))
+        self._note(place, "scores", "Center", "less their group means, so that they do not move")
+        new = self.graph.call_module(place, (self._node(node),))
+        new.meta["val"] = node.meta["val"]
+        return new
 
     # --- one node
 
@@ -158,7 +170,7 @@ class Rewriter:
         layout = None if node in self.plain else self._layout(value)
         transposed, path = "transpose" in name, _owner(str(call["weight"].target))
         outputs = weight.shape[1] * call["groups"] if transposed else weight.shape[0]
-        scores = node in self.heads and not transposed and layout is not None
+        scores = node in self.decision.heads and not transposed and layout is not None
         out_groups = None
         if layout is not None and layout.features == axis and (name == "linear" or layout.images == 0):
             if scores and call.get("groups", 1) == 1:
