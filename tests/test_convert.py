@@ -196,11 +196,22 @@ def test_pretrained_scores_start_as_projected_copies() -> None:
 
 @pytest.mark.parametrize(
     ("output", "kind", "features"),
-    [("auto", "equivariant", 6), ("scores", "invariant", 6), ("equivariant", "equivariant", 6)],
+    [
+        ("auto", "equivariant", 3),
+        ("auto", "invariant", 6),
+        ("auto", "invariant", 7),
+        ("scores", "invariant", 3),
+        ("equivariant", "equivariant", 6),
+    ],
 )
 def test_output_of_a_dense_network(output: str, kind: str, features: int) -> None:
-    net = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, 1)), images(), output=output).eval()
+    net = convert(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, features, 1)), images(), output=output
+    ).eval()
     assert net.conversion.certificate.response.kind == kind
+    said = "follows the light" if kind == "equivariant" else "scores, which do not move"
+    change = "as asked" if output != "auto" else f"output={'scores' if kind == 'equivariant' else 'equivariant'!r}"
+    assert said in str(net.conversion) and change in str(net.conversion)
     assert net(images()).shape[1] == features
 
 
@@ -327,22 +338,149 @@ def test_what_cannot_be_converted_is_explained() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
 
-    class Writes(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.relu()
-            x[:, 0].mul_(2)
-            return x
-
     with pytest.raises(ValueError, match="draws random numbers"):
         convert(Draws(), images())
     with pytest.raises(ValueError, match="cannot be exported"):
         convert(Decides(), images())
-    with pytest.raises(ValueError, match="into a part of a tensor"):
-        convert(Writes(), images())
+
+
+class WritesIntoParts(nn.Module):
+    """Writes through views, batch norm and dropout among them, as rolled windows and ghost features do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.drop = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Dropout(0.1)
+        self.head = nn.Conv2d(6, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(F.relu(self.norm(self.conv(x))))
+        y = x.clone()
+        y[:, :, 1:].copy_(x[:, :, :-1])
+        y[:, 0].add_(1.0)
+        y[:, :, -1].fill_(0.0)
+        y[:, :, :, 0].zero_()
+        return self.head(x + y)
+
+
+class SumsOfParts(nn.Module):
+    """Res2Net's pattern: a map is split, and each part is added to what was made of the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.split(F.relu(self.stem(x)), 4, 1)
+        done = [parts[0]]
+        for part, conv in zip(parts[1:], self.convs, strict=True):
+            done.append(F.relu(conv(part + done[-1])))
+        return self.head(torch.cat(done, 1).mean((2, 3)))
+
+
+class SplitAttention(nn.Module):
+    """Selective kernels: two branches are added with weights over branches that sum to 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 5, padding=2)
+        self.attend, self.head = nn.Conv2d(8, 16, 1), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.stack([self.one(x), self.two(x)], 1)
+        weights = self.attend(x.sum(1).mean((2, 3), keepdim=True)).unflatten(1, (2, 8)).softmax(1)
+        return self.head((x * weights).sum(1).mean((2, 3)))
+
+
+class Region(nn.Module):
+    """Computes in a region of its own, without autocast or gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        with torch.no_grad():
+            scale = x.relu().mean((2, 3), keepdim=True) + torch.ones(1)
+        with torch.autocast("cpu", enabled=False):
+            y = x.float() * x.sigmoid()
+        return y + scale
+
+
+class WritesItsType(nn.Module):
+    """Makes a constant in the type of its weights, which `double()` changes after the network has been seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.embed = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(1, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.arange(x.shape[-1], dtype=torch.float32, device=x.device).to(self.embed.weight.dtype)
+        return self.conv(x) + self.embed(rows.sin().expand(1, 1, x.shape[-1], x.shape[-1]))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer over the columns, which draws nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.lstm, self.head = nn.Conv2d(3, 6, 4, 4), nn.LSTM(6, 6, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        return self.head((x + self.lstm(x)[0]).mean(1))
+
+
+@pytest.mark.parametrize(
+    "kind", [WritesIntoParts, SumsOfParts, SplitAttention, Region, WritesItsType, Recurrent], ids=lambda k: k.__name__
+)
+def test_kinds_of_networks_that_once_failed(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    net = convert(kind(), images(8))
+    report = net.conversion
+    assert report.certificate.proved and report.training_certificate.proved
+    expect = "invariant" if report.certificate.invariant else "equivariant"
+    assert equivariance_error(net.eval(), images(8), offsets=5.0, expect=expect) < 1e-9
+    # The proof by layers is the proof by operations.
+    assert str(certify(net, images(8))) == str(report.certificate)
+
+
+class TwoHeads(nn.Module):
+    """Class scores from two places, averaged, one of them the largest over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = nn.Conv2d(3, 6, 4, 4), nn.Linear(6, 5), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = F.gelu(self.stem(x)).flatten(2).transpose(1, 2)
+        return (self.one(tokens.mean(1)) + self.two(tokens).max(1)[0]) / 2
+
+
+class NormalizedScores(nn.Module):
+    """Class scores that no head makes: the last layer is a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.Flatten(), nn.Linear(24, 6), nn.LayerNorm(6), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("kind", [TwoHeads, NormalizedScores], ids=lambda k: k.__name__)
+def test_class_scores_do_not_follow_the_light(kind: type[nn.Module]) -> None:
+    net = convert(kind(), images(8)).eval()
+    assert net.conversion.certificate.invariant, str(net.conversion)
+    assert equivariance_error(net, images(8), offsets=5.0, expect="invariant") < 1e-9
 
 
 def test_networks_of_other_groups() -> None:
-    net = convert(nn.Sequential(nn.Conv2d(4, 7, 3, padding=1), nn.ReLU()), torch.zeros(2, 4, 8, 8), offset_groups=2)
+    model = nn.Sequential(nn.Conv2d(4, 7, 3, padding=1), nn.ReLU())
+    with pytest.warns(UserWarning, match="7 channels, which do not divide into 2 groups"):
+        net = convert(model, torch.zeros(2, 4, 8, 8), offset_groups=2, widths="keep")
     assert net.conversion.certificate.equivariant and net(torch.zeros(1, 4, 8, 8)).shape[1] == 7
 
 

@@ -191,7 +191,7 @@ def certify(
     for spec, value, node in traced.results():
         if spec.kind == OutputKind.USER_OUTPUT and isinstance(value, Value):
             response = describe(value, traced.space)
-            expected = _expected(response, shape_of(node), out_groups, offset_groups)
+            expected = expected_groups(response, shape_of(node), out_groups, offset_groups)
             outputs.append(Output(f"{len(outputs)}", shape_of(node), response, expected))
             targets.append(node)
     faults = _faults(traced, outputs, targets) + _state_faults(traced)
@@ -199,7 +199,7 @@ def certify(
     return Certificate(tuple(outputs), tuple(faults), modules, traced.space.images, model.training, tolerance)
 
 
-def _expected(
+def expected_groups(
     response: Description, shape: tuple[int, ...], out_groups: GroupSpec | None, offset_groups: GroupSpec
 ) -> Groups | None:
     """The assignment that an output of this shape needs to be called equivariant."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from operator import getitem
 from typing import Any, Literal
 
 from torch import Tensor, fx, nn
 
 from lightfast._certify import Certificate, certify
-from lightfast._convert.graph import operation, plain_graph, propagate
-from lightfast._convert.layers import LINEAR
-from lightfast._convert.regions import plain_nodes, varying_nodes
+from lightfast._convert.graph import plain_graph, propagate
+from lightfast._convert.outputs import OutputKind, decide_outputs
+from lightfast._convert.proof import prove
+from lightfast._convert.regions import plain_nodes
 from lightfast._convert.report import Conversion
 from lightfast._convert.rewrite import Options, Rewriter
 from lightfast._convert.widths import change_widths
@@ -21,8 +21,6 @@ from lightfast._response import Space
 from lightfast._response.layout import Layout
 from lightfast._tracing import quiet, two_images
 from lightfast.functional import Scope
-
-OutputKind = Literal["auto", "scores", "equivariant"]
 
 
 def convert(
@@ -58,8 +56,9 @@ def convert(
         weights: `project` starts from the model's weights, projected; `init` from fresh ones. Parameters that belong to
             no layer (class tokens, position embeddings) are taken over in both cases.
         output: `scores` ends in k x g scores, averaged over groups, less their mean over classes: invariant;
-            `equivariant` lets the output follow the input; `auto` takes outputs of shape (N, k), and those with fewer
-            features than groups, for scores.
+            `equivariant` lets the output follow the input; `auto` takes for scores what has the shape (N, k), and maps
+            that a linear layer makes with another number of channels than the input's. The report says what it
+            decided.
         padding_mode: in place of zeros: `replicate`, `reflect`, `circular` or `mean`.
         scope: of the group pooling in norms, activations and shortcuts; `pixel` follows light that varies over the
             image.
@@ -80,32 +79,35 @@ def convert(
     args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     named = dict(kwargs or {})
     report = Conversion()
-    if certify(model, args, offset_groups, kwargs=named, dim=dim).proved:
-        already = _certificates(model, args, named, offset_groups, dim)
-        if all(certificate.proved for certificate in already):
-            report.notes.append("the network is equivariant or invariant already")
-            return _with_report(deepcopy(model), report, already)
-
     network, fixed_batch = plain_graph(model, args, named)
     if fixed_batch:
         report.notes.append("the result takes batches of two images alone, since the network fixes sizes of its own")
     inputs = two_images(args, named)[:2]
     first = next(node for node in network.graph.nodes if _carries_offset(node))
     groups = resolve(offset_groups, first.meta["val"].shape[dim])
-    if widths == "multiple":
-        network = _with_multiple_widths(network, groups.count, inputs, report)
-        first = next(node for node in network.graph.nodes if _carries_offset(node))
     images = first.meta["val"].shape[0]
     space = Space(images, groups.count)
     layout = Layout(0, dim, groups, tuple(range(images)))
+    ours = any(type(module).__module__.startswith("lightfast.") for module in model.modules())
+    if ours or prove(network, first.name, layout, space, offset_groups) is not None:
+        already = _certificates(model, args, named, offset_groups, dim)
+        if all(certificate.proved for certificate in already):
+            report.notes.append("the network is equivariant or invariant already")
+            return _with_report(deepcopy(model), report, already)
+    if widths == "multiple":
+        network = _with_multiple_widths(network, groups.count, inputs, report)
+        first = next(node for node in network.graph.nodes if _carries_offset(node))
     plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
-    heads = _heads(network.graph, groups.count, output)
+    decision = decide_outputs(network.graph, first, dim, groups.count, output)
+    report.outputs = decision.reasons
     options = Options(weights, padding_mode, scope)
     leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
-    rewriter = Rewriter(network, first, layout, space, plain, heads, leaves, options, report)
+    rewriter = Rewriter(network, first, layout, space, plain, decision, leaves, options, report)
     converted = rewriter.run(type(model).__name__)
     converted.train(model.training)
-    certificates = _certificates(converted, args, named, offset_groups, dim)
+    certificates = prove(converted, first.name, layout, space, offset_groups)
+    if certificates is None:
+        certificates = _certificates(converted, args, named, offset_groups, dim)
     for certificate in certificates:
         if not all(output.response.is_sound for output in certificate.outputs):
             raise ValueError(
@@ -146,36 +148,12 @@ def _with_multiple_widths(network: fx.GraphModule, groups: int, inputs: Any, rep
         new.meta = dict(old.meta)
     try:
         report.widths = change_widths(changed, groups)
-        changed.recompile()
-        propagate(changed, *inputs)
+        if report.widths:
+            changed.recompile()
+            propagate(changed, *inputs)
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         report.widths = {}
         report.notes.append(f"widths were kept, since the network insists on them: {reason}")
         return network
     return changed
-
-
-def _heads(graph: fx.Graph, groups: int, output: OutputKind) -> set[fx.Node]:
-    """The last layers before outputs that are class scores."""
-    if output == "equivariant":
-        return set()
-    varying = varying_nodes(graph)
-    heads = set()
-    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
-    for result in results:
-        recorded = result.meta.get("val")
-        if not isinstance(recorded, Tensor) or not recorded.is_floating_point():
-            continue
-        node = result
-        while operation(node) not in LINEAR and (operation(node) or node.target is getitem or node.op == "call_module"):
-            sources = [a for a in node.all_input_nodes if a in varying]
-            if len(sources) != 1:
-                break
-            node = sources[0]
-        if operation(node) not in LINEAR:
-            continue
-        features = node.meta["val"].shape[-1 if operation(node) == "linear" else 1]
-        if output == "scores" or recorded.dim() == 2 or features < groups:
-            heads.add(node)
-    return heads

@@ -6,22 +6,42 @@ import inspect
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
+from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
+from lightfast._response.interpreter import concrete
 from lightfast._tracing import export, quiet, two_images
 
 _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "scaled_dot_product_attention")
 """Operations that draw at random in training, and of which layers are made that do not in evaluation."""
 
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
 _ATTENTION = ("scaled_dot_product_attention", "matmul", "bmm", "einsum")
+
+_SIZED = (
+    "view",
+    "reshape",
+    "expand",
+    "unflatten",
+    "upsample",
+    "full",
+    "zeros",
+    "ones",
+    "arange",
+    "linspace",
+    "repeat",
+    "pad",
+)
+"""What names of operations hold that take sizes, or amounts that depend on them."""
 
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
 
@@ -42,25 +62,75 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-    model = deepcopy(model).train()
+    with quiet():
+        model = deepcopy(model).train()
     args, kwargs, _ = two_images(args, kwargs)
     fixed = False
     try:
         program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
     except ValueError:
         program, fixed = export(model, args, kwargs), True
-    if not fixed and not any(operation(node) in _ATTENTION for node in program.graph.nodes):
+    if not fixed and _writes_sizes(program.graph) and not any(operation(n) in _ATTENTION for n in program.graph.nodes):
         # Symbolic sizes of windows and tokens take minutes, and position embeddings fix them anyway.
         with suppress(ValueError):
             program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
+    try:
+        network = _pure(program, model)
+    except _SharedWrite:
+        # Torch itself can take writes into parts of tensors apart, which takes as long as exporting.
+        with quiet():
+            program = program.run_decompositions({})
+        network = _pure(program, model)
+    return PlainGraph(_propagated(network, args, kwargs), fixed)
+
+
+class _SharedWrite(ValueError):
+    """An operation writes into a part of a tensor, which others may share."""
+
+
+def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
+    """The program as a module, in pure operations, with the calls of random modules kept."""
     with quiet():
         network = program.module(check_guards=False)
     assert isinstance(network, fx.GraphModule)
+    _inline_regions(network)
+    _undo_decompositions(network.graph)
     _keep_random_modules(network, model)
     _make_pure(network.graph)
+    _follow_type(network, model)
     network.graph.eliminate_dead_code()
-    propagate(network, args, kwargs)
-    return PlainGraph(network, fixed)
+    return network
+
+
+def _writes_sizes(graph: fx.Graph) -> bool:
+    """Whether any operation has positions of the example written into it, so that it would not take others."""
+
+    def written(node: fx.Node) -> bool:
+        name = operation(node)
+        if name == "slice":
+            return any(isinstance(end, int) and end < 2**62 for end in node.args[3:4])
+        return any(key in name for key in _SIZED) and not name.startswith("adaptive")
+
+    return any(map(written, graph.nodes))
+
+
+def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    """The network with the shapes of the example recorded: those that exporting has seen, where it has seen all."""
+
+    def concretely(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            shape = [concrete(size) for size in leaf.shape]
+            return torch.empty(shape, dtype=leaf.dtype, device="meta")
+        return leaf.node.hint if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) else leaf
+
+    nodes = [node for node in network.graph.nodes if node.op != "output"]
+    if all("val" in node.meta or node.op == "get_attr" for node in nodes):
+        for node in nodes:
+            held = tensor_at(network, str(node.target)) if node.op == "get_attr" else node.meta["val"]
+            node.meta["val"] = pytree.tree_map(concretely, held)
+    else:
+        propagate(network, args, kwargs)
+    return network
 
 
 def propagate(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -123,6 +193,10 @@ def _draws(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload) or operation(node) in _RANDOM_LAYERS:
         return False
+    if operation(node) in _RECURRENT:
+        # Recurrent layers draw between their layers alone, and only if asked to.
+        given = dict(zip((argument.name for argument in target._schema.arguments), node.args, strict=False))
+        return bool(given["dropout"])
     return torch.Tag.nondeterministic_seeded in target.tags
 
 
@@ -151,6 +225,95 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), Tensor) and node.op != "get_attr"
 
 
+def _inline_regions(network: fx.GraphModule) -> None:
+    """Put the operations of a region in its place: of `torch.no_grad`, whose results are detached, or `autocast`."""
+    graph = network.graph
+    while True:
+        node = next((n for n in graph.nodes if isinstance(n.target, HigherOrderOperator)), None)
+        if node is None:
+            return
+        bodies = [a for a in node.args if isinstance(a, fx.Node) and a.op == "get_attr"]
+        if not str(node.target).startswith("wrap_with") or not bodies:
+            raise ValueError(f"{node.target} holds operations of its own: write the network without control flow")
+        body = network.get_submodule(str(bodies[0].target))
+        assert isinstance(body, fx.GraphModule)
+        operands = iter(node.args[node.args.index(bodies[0]) + 1 :])
+        known: dict[fx.Node, Any] = {}
+        result: Any = None
+        with graph.inserting_before(node):
+            for inner in body.graph.nodes:
+                if inner.op == "placeholder":
+                    known[inner] = next(operands)
+                elif inner.op == "output":
+                    result = fx.map_arg(inner.args[0], known.__getitem__)
+                else:
+                    copied = graph.node_copy(inner, known.__getitem__)
+                    if inner.op == "get_attr":
+                        setattr(network, copied.name, getattr(body, str(inner.target)))
+                        copied.target = copied.name
+                    copied.meta["nn_module_stack"] = node.meta.get("nn_module_stack", inner.meta.get("nn_module_stack"))
+                    known[inner] = copied
+            if "grad" in str(node.target) and not node.args[0]:
+                result = fx.map_arg(result, lambda value: _detached(graph, value))
+        for user in list(node.users):
+            assert user.target is getitem
+            user.replace_all_uses_with(result[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        if not bodies[0].users:
+            graph.erase_node(bodies[0])
+
+
+def _detached(graph: fx.Graph, value: fx.Node) -> fx.Node:
+    new = graph.call_function(torch.ops.aten.detach.default, (value,))
+    new.meta = dict(value.meta)
+    return new
+
+
+def _undo_decompositions(graph: fx.Graph) -> None:
+    """Batch norm and dropout as layers do them, where taking writes apart has left their functional forms."""
+    wanted = {
+        "_native_batch_norm_legit_functional": lambda a: (torch.ops.aten.batch_norm.default, (*a, False)),
+        "native_dropout": lambda a: (torch.ops.aten.dropout.default, a),
+    }
+    for node in list(graph.nodes):
+        if operation(node) not in wanted:
+            continue
+        node.target, node.args = wanted[operation(node)](node.args)
+        node.meta["val"] = node.meta["val"][0]
+        for user in list(node.users):
+            if user.args[1] == 0:
+                user.replace_all_uses_with(node)
+            else:
+                # Statistics, which the layer updates itself, and the mask of dropout.
+                for writer in list(user.users):
+                    graph.erase_node(writer)
+            graph.erase_node(user)
+
+
+def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
+    """Let constants and casts follow the type of the parameters, which `double()` or `half()` may change later."""
+    floats = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+    if not floats:
+        return
+    graph, own = network.graph, floats[0].dtype
+    reference: fx.Node | None = None
+    for node in list(graph.nodes):
+        if not isinstance(node.target, OpOverload) or own not in (*node.args, *node.kwargs.values()):
+            continue
+        if reference is None:
+            network.register_buffer("type_reference", torch.zeros((), dtype=own, device=floats[0].device), False)
+            with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+                reference = graph.get_attr("type_reference")
+        if operation(node) in ("to", "_to_copy") and node.args[0].meta["val"].is_floating_point():
+            node.target, node.args, node.kwargs = torch.ops.aten.to.other, (node.args[0], reference), {}
+        else:
+            with graph.inserting_after(node):
+                cast = graph.call_function(torch.ops.aten.to.other, (node, reference))
+            cast.meta = dict(node.meta)
+            node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
+
+
 def _make_pure(graph: fx.Graph) -> None:
     """Replace operations that write into a tensor by those that give a new one, and drop checks and counters."""
     for node in list(graph.nodes):
@@ -177,7 +340,7 @@ def _replace_in_place(graph: fx.Graph, node: fx.Node) -> None:
     shares = [user for user in written.users if user not in later and operation(user) in _VIEWS]
     if operation(written) in _VIEWS or any(user in later for view in shares for user in view.users):
         where = stack_of(node)[-1][1] if stack_of(node) else "the network"
-        raise ValueError(
+        raise _SharedWrite(
             f"{where} writes with {name} into a part of a tensor, which others may share: write it without side effects"
         )
     packet = getattr(torch.ops.aten, name.removesuffix("_"))

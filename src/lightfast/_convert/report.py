@@ -35,6 +35,7 @@ class Conversion:
         certificate: the proof, in evaluation mode.
         training_certificate: the proof in training mode.
         notes: what a user should know.
+        outputs: what each output was taken for, and how to change that.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -42,6 +43,7 @@ class Conversion:
     certificate: Certificate | None = None
     training_certificate: Certificate | None = None
     notes: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
 
     @property
     def kept(self) -> list[Change]:
@@ -53,6 +55,7 @@ class Conversion:
         lines = [f"  {count:4d} x {before} -> {after}" for (before, after), count in kinds.most_common()]
         if self.widths:
             lines.append(f"  {len(self.widths)} parameters have new widths")
+        lines += [f"  {decided}" for decided in self.outputs]
         lines += [f"  note: {note}" for note in self.notes]
         verdict = str(self.certificate).split("\n")[0] if self.certificate is not None else "not certified"
         return "\n".join([verdict, *lines])

@@ -23,6 +23,7 @@ from lightfast._convert.layers import (
     unary_layer,
 )
 from lightfast._convert.modules import Modules
+from lightfast._convert.outputs import Decision
 from lightfast._convert.regions import varying_nodes
 from lightfast._convert.report import Change, Conversion
 from lightfast._groups import Groups
@@ -75,13 +76,13 @@ class Rewriter:
         layout: Layout,
         space: Space,
         plain: set[fx.Node],
-        heads: set[fx.Node],
+        decision: Decision,
         leaves: set[str],
         options: Options,
         report: Conversion,
     ) -> None:
         self.network, self.first, self.layout, self.space = network, first, layout, space
-        self.plain, self.heads, self.leaves, self.options, self.report = plain, heads, leaves, options, report
+        self.plain, self.decision, self.leaves, self.options, self.report = plain, decision, leaves, options, report
         self.modules, self.graph = Modules(options.weights == "project"), fx.Graph()
         self.new: dict[fx.Node, Any] = {}
         self.values: dict[fx.Node, Any] = {}
@@ -112,7 +113,7 @@ class Rewriter:
 
     def _output(self, node: fx.Node) -> None:
         """Return what the model returned; as plain Python where its inputs and outputs are built-in containers."""
-        results = map_leaves(node.args[0], lambda leaf: self._node(leaf) if isinstance(leaf, fx.Node) else leaf)
+        results = map_leaves(node.args[0], lambda leaf: self._result(leaf) if isinstance(leaf, fx.Node) else leaf)
         info = getattr(self.network.graph._codegen, "pytree_info", None)
         if info is not None:
             placeholders = [other for other in self.network.graph.nodes if other.op == "placeholder"]
@@ -123,6 +124,17 @@ class Rewriter:
                 return
         self.graph.output(results)
         self.graph.set_codegen(self.network.graph._codegen)
+
+    def _result(self, node: fx.Node) -> Any:
+        """An output; centered where it still moves, though it is scores: what made it is not known for a head."""
+        layout = self._layout(node)
+        if node not in self.decision.scores or layout is None:
+            return self._node(node)
+        place = self.modules.place("scores", Center(layout.groups, "image", layout.images, layout.features))
+        self._note(place, "scores", "Center", "less their group means, so that they do not move")
+        new = self.graph.call_module(place, (self._node(node),))
+        new.meta["val"] = node.meta["val"]
+        return new
 
     # --- one node
 
@@ -158,14 +170,15 @@ class Rewriter:
         layout = None if node in self.plain else self._layout(value)
         transposed, path = "transpose" in name, _owner(str(call["weight"].target))
         outputs = weight.shape[1] * call["groups"] if transposed else weight.shape[0]
-        scores = node in self.heads and not transposed and layout is not None
+        scores = node in self.decision.heads and not transposed and layout is not None
         out_groups = None
         if layout is not None and layout.features == axis and (name == "linear" or layout.images == 0):
             if scores and call.get("groups", 1) == 1:
-                out_groups = assign(layout.groups, outputs * self.space.groups)
-                copies = [self.space.groups] + [1] * (weight.dim() - 1)
-                weight = weight.repeat(copies)
-                bias = None if bias is None else bias.repeat(self.space.groups)
+                # Parts of a split map may belong to some of the groups alone.
+                seen = len(set(layout.groups.assignment))
+                out_groups = assign(layout.groups, outputs * seen)
+                weight = weight.repeat([seen] + [1] * (weight.dim() - 1))
+                bias = None if bias is None else bias.repeat(seen)
             else:
                 out_groups = assign(layout.groups, outputs, call.get("groups", 1))
         if layout is None or out_groups is None:
@@ -178,7 +191,10 @@ class Rewriter:
         self._note(place, _plain_name(name), type(module).__name__, "its weights are kept on the constraint")
         new = self.graph.call_module(place, (self._node(value),))
         if scores:
-            place = self.modules.place(f"{path}_scores" if path else "scores", GroupScores(self.space.groups, axis))
+            shape = list(self._shape(node))
+            copies, shape[axis] = out_groups.features // shape[axis], out_groups.features
+            new.meta["val"] = torch.empty(shape, dtype=node.meta["val"].dtype, device="meta")
+            place = self.modules.place(f"{path}_scores" if path else "scores", GroupScores(copies, axis))
             self._note(place, "class scores", "GroupScores", "averaged over groups, less their mean over classes")
             self._set(node, self.graph.call_module(place, (new,)), Response(self._shape(node)))
             return
@@ -204,9 +220,11 @@ class Rewriter:
         self._note(place, _plain_name(name), "projected weight", "its weight is computed, and kept on the constraint")
         operand = self._node(value)
         if any(amounts):
+            padded = torch.nn.functional.pad(value.meta["val"].to("meta"), amounts)
             operand = self.graph.call_function(
                 torch.ops.aten.pad.default, (operand, amounts, self.options.padding_mode)
             )
+            operand.meta["val"] = padded
         projected = self.graph.call_module(place, (self._node(weight),))
         bias = self._node(call["bias"]) if isinstance(call["bias"], fx.Node) else None
         rest = () if name == "linear" else (call["stride"], [0] * (rank - 2), call["dilation"], call["groups"])
@@ -386,6 +404,7 @@ class Rewriter:
     def _finish(self, node: fx.Node, new: fx.Node, references: tuple[Reference, ...]) -> None:
         """Record an invariant value, after giving back group means if it has the shape for it."""
         recorded = node.meta.get("val")
+        new.meta.setdefault("val", recorded)
         if not isinstance(recorded, Tensor):
             shapes = shapes_of(recorded)
             self.new[node], self.references[node] = new, references
@@ -422,6 +441,7 @@ class Rewriter:
         return value if good else None
 
     def _set(self, node: fx.Node, new: fx.Node, value: Response, references: tuple[Reference, ...] = ()) -> None:
+        new.meta.setdefault("val", node.meta["val"])
         self.new[node], self.values[node], self.references[node] = new, value, references
 
     def _node(self, node: fx.Node) -> Any:

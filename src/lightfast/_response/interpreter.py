@@ -58,7 +58,7 @@ def interpret(graph: fx.Graph, inputs: Mapping[str, Any], space: Space, modules:
         if node.op == "get_attr":
             known[node] = _attribute(modules, node.target)
             continue
-        step = _evaluate(node, known, space)
+        step = evaluate(node, known, space)
         steps.append(step)
         known[node] = step.value
         for argument in node.all_input_nodes:
@@ -86,7 +86,7 @@ def concrete(size: Any) -> int:
     return size.node.hint if isinstance(size, torch.SymInt) else int(size)
 
 
-def _evaluate(node: fx.Node, known: dict[fx.Node, Any], space: Space) -> Step:
+def evaluate(node: fx.Node, known: dict[fx.Node, Any], space: Space) -> Step:
     def look_up(leaf: Any) -> Any:
         return known[leaf] if isinstance(leaf, fx.Node) else leaf
 

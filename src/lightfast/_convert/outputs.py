@@ -1,0 +1,107 @@
+"""What the outputs of a network are: scores, which should not move with the light, or maps, which follow it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Literal
+
+from torch import Tensor, fx
+
+from lightfast._convert.graph import operation
+from lightfast._convert.layers import LINEAR
+from lightfast._convert.regions import varying_nodes
+
+OutputKind = Literal["auto", "scores", "equivariant"]
+
+_SHAPES_SCORES = {
+    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "select", "slice"),
+    *("contiguous", "clone", "to", "split", "chunk", "unbind", "upsample_bilinear2d", "upsample_nearest2d"),
+    *("add", "sub", "mul", "div", "mean", "sum", "stack", "cat", "max", "amax", "sigmoid", "softmax", "log_softmax"),
+}
+"""What may come between the last layers and the scores that are made of them: two heads averaged, one on each token."""
+
+
+@dataclass
+class Decision:
+    """What was decided about outputs.
+
+    Args:
+        heads: the last layers before outputs that are scores.
+        scores: outputs that should not move.
+        reasons: a sentence per output: what it was taken for, and how to change that.
+    """
+
+    heads: set[fx.Node] = field(default_factory=set)
+    scores: set[fx.Node] = field(default_factory=set)
+    reasons: list[str] = field(default_factory=list)
+
+
+def decide_outputs(graph: fx.Graph, first: fx.Node, dim: int, groups: int, output: OutputKind) -> Decision:
+    """Look at each output of the network.
+
+    By itself, an output of shape (N, k) is taken for class scores; so is one with the input's axes that a linear layer
+    or convolution makes, unless it has as many channels as the input, as an image has. Others follow the light.
+    """
+    decision, varying = Decision(), varying_nodes(graph)
+    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    for result in results:
+        recorded = result.meta.get("val")
+        if not isinstance(recorded, Tensor) or not recorded.is_floating_point() or result not in varying:
+            continue
+        heads = _last_layers(result, varying)
+        kind = _kind(recorded, heads, first.meta["val"], dim, groups) if output == "auto" else output
+        if kind == "scores":
+            decision.heads |= heads
+            decision.scores.add(result)
+        number, shape = len(decision.reasons), tuple(recorded.shape)
+        decision.reasons.append(_reason(number, shape, kind, output))
+        if kind == "equivariant" and recorded.dim() > dim and output == "auto" and recorded.shape[dim] % groups:
+            warnings.warn(
+                f"output {number} {shape} follows the light with {recorded.shape[dim]} channels, which do not divide "
+                f"into {groups} groups: say output='scores' if they are classes, or output='equivariant' if not",
+                stacklevel=3,
+            )
+    return decision
+
+
+def _kind(
+    recorded: Tensor, heads: set[fx.Node], example: Tensor, dim: int, groups: int
+) -> Literal["scores", "equivariant"]:
+    if recorded.dim() == 2:
+        return "scores"
+    if not heads or recorded.dim() != example.dim():
+        return "equivariant"
+    channels = recorded.shape[dim]
+    return "equivariant" if channels == example.shape[dim] and channels >= groups else "scores"
+
+
+def _reason(number: int, shape: tuple[int, ...], kind: str, output: OutputKind) -> str:
+    said = f"output {number} {shape}: " + ("scores, which do not move" if kind == "scores" else "follows the light")
+    other = "equivariant" if kind == "scores" else "scores"
+    return f"{said}, as asked" if output != "auto" else f"{said}; change it with output={other!r}"
+
+
+def _last_layers(result: fx.Node, varying: set[fx.Node]) -> set[fx.Node]:
+    """The linear layers that an output is made of, by sums, averages and changes of shape; none if it is not."""
+    heads: set[fx.Node] = set()
+    pending, seen = [result], set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if operation(node) in LINEAR:
+            heads.add(node)
+        elif operation(node) in _SHAPES_SCORES or node.target is getitem:
+            pending += [argument for argument in node.all_input_nodes if argument in varying and _is_tensor(argument)]
+        elif node.op != "call_module":
+            return set()
+        else:
+            pending += [argument for argument in node.all_input_nodes if argument in varying]
+    return heads
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor | tuple | list)
