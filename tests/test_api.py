@@ -58,7 +58,9 @@ SIGNATURES = {
     "attach_projection": "(optimizer, model, offset_groups=3, *, assignments=None, constraint='sum')",
     "balance": "(picture, estimator='illuminant', *, strength=1.0, linear=False, prior='auto')",
     "center_mask": "(overlap=7)",
-    "certify": "(model, example_inputs, offset_groups=3, *, kwargs=None, dim=1, out_groups=None, tolerance=1e-09)",
+    "certify": (
+        "(model, example_inputs, offset_groups=3, *, kwargs=None, dim=1, out_groups=None, tolerance=1e-09, field=0)"
+    ),
     "convert": (
         "(model, example_inputs, offset_groups=3, *, kwargs=None, keep=(), widths='multiple', "
         "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1)"

@@ -230,3 +230,32 @@ def test_projection_keeps_precision_and_memory():
     assert project_weight(weight, 3, 3).dtype == torch.bfloat16
     last = torch.randn(6, 6, 3, 3).to(memory_format=torch.channels_last)
     torch.testing.assert_close(project_weight(last, 3, 3), project_weight(last.contiguous(), 3, 3))
+
+
+@pytest.mark.parametrize(("kernel", "order"), [((3, 3), 1), ((3, 5), 2), ((2, 2), 1), ((4,), 1), ((1, 1), 2), ((), 1)])
+@pytest.mark.parametrize("conv_groups", [1, 3])
+def test_taps_get_the_nearest_weights_whose_moments_vanish(
+    kernel: tuple[int, ...], order: int, conv_groups: int
+) -> None:
+    weight = torch.randn(6, 9 // conv_groups, *kernel, dtype=torch.float64)
+    projected = project_weight(weight, 3, 3, conv_groups=conv_groups, moments=order)
+    again = project_weight(projected, 3, 3, conv_groups=conv_groups, moments=order)
+    assert torch.allclose(projected, again, atol=1e-12)
+    # What a convolution makes of a polynomial in one group: the same polynomial, in that group's outputs.
+    full = torch.zeros(6, 9, *kernel, dtype=torch.float64)
+    for block in range(conv_groups):
+        rows, columns = (slice(block * n // conv_groups, (block + 1) * n // conv_groups) for n in (6, 9))
+        full[rows, columns] = projected[rows]
+    for power in range(order + 1):
+        for axis, size in enumerate(kernel):
+            places = (torch.arange(size) - (size - 1) / 2).double().reshape(-1, *[1] * (len(kernel) - 1 - axis))
+            taps = (full * places**power).flatten(2).sum(2) @ Groups.even(9, 3).matrix().double()
+            wanted = Groups.even(6, 3).matrix().double() if power == 0 else torch.zeros(6, 3, dtype=torch.float64)
+            assert torch.allclose(taps, wanted, atol=1e-10)
+
+
+def test_moments_that_no_taps_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 x 2 has too few taps for moments of order 2"):
+        project_weight(torch.randn(3, 3, 2, 2), 3, 3, moments=2)
+    with pytest.raises(ValueError, match="transposed"):
+        project_weight(torch.randn(3, 3, 2, 2), 3, 3, transposed=True, stride=2, moments=1)

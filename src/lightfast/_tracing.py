@@ -20,6 +20,7 @@ from lightfast._groups import Groups, GroupSpec, group_count, resolve
 from lightfast._response import Lost, Response, Space, Step, interpret
 from lightfast._response.interpreter import constant
 from lightfast._response.layout import Layout
+from lightfast.fields import FieldSpec
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,15 @@ def trace(
     offset_groups: GroupSpec = 3,
     dim: int = 1,
     tolerance: float = 1e-9,
+    field: FieldSpec = 0,
 ) -> Traced:
     """Export the model, and derive the response of every value. Arguments as in :func:`lightfast.certify`."""
     program, images = _export_images(model, args, kwargs)
-    space = Space(images, group_count(offset_groups), tolerance)
+    shape = shape_of(_offset_input(program))
+    size = tuple(pixels for axis, pixels in enumerate(shape) if axis not in (0, dim % len(shape)))
+    space = Space(images, group_count(offset_groups), tolerance, field, size)
+    if space.varies:
+        space.check()
     if is_pure(program):
         traced = interpreted(program, offset_groups, dim, space)
         if not any(isinstance(value, Lost) for value in traced.values):
@@ -166,7 +172,8 @@ def _input_values(program: ExportedProgram, first: fx.Node, groups: Groups, dim:
             held = tensors[spec.target] if spec.target is not None else None
             values[node.name] = constant(held) if isinstance(held, Tensor) else held
         elif node is first:
-            values[node.name] = Layout(0, dim, groups, tuple(range(space.images))).response(shape_of(node), space)
+            layout = Layout(0, dim % len(shape_of(node)), groups, tuple(range(space.images)))
+            values[node.name] = layout.response(shape_of(node), space)
         else:
             values[node.name] = Response(shape_of(node)) if isinstance(recorded, Tensor) else recorded
     return values

@@ -7,6 +7,7 @@ A map is any tensor with images on axis 0 and features on axis `dim`; every othe
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from math import prod
 from typing import Literal
 
@@ -159,6 +160,7 @@ def project_weight(
     transposed: bool = False,
     stride: tuple[int, ...] | int = 1,
     dilation: tuple[int, ...] | int = 1,
+    moments: int = 0,
 ) -> Tensor:
     """Orthogonal projection of a weight onto the offset equivariant ones: `(Σ_taps W) G_m = G_n`.
 
@@ -179,6 +181,9 @@ def project_weight(
         transposed: whether the weight belongs to a transposed convolution, as `stride` and `dilation` then do.
         stride: of the transposed convolution.
         dilation: of the transposed convolution.
+        moments: up to which order the moments of the taps vanish too, `(Σ_t W_t t) G_m = 0` for 1 with `t` from the
+            middle of the kernel, so that a convolution that pads nothing also carries offsets that are a plane over
+            the image; 2 for quadratics, which takes kernels of 3 at least. Not for transposed convolutions.
 
     Returns:
         The shape and precision of `weight`.
@@ -192,7 +197,8 @@ def project_weight(
         inputs, outputs = weight.shape[1] * conv_groups, weight.shape[0]
     kernel = tuple(weight.shape[2:])
     exact = weight.to(statistics_dtype(weight))
-    if not transposed and conv_groups == 1 and constraint == "sum" and is_even(in_groups) and is_even(out_groups):
+    even = is_even(in_groups) and is_even(out_groups)
+    if even and not transposed and conv_groups == 1 and constraint == "sum" and not moments:
         return _project_even(exact, inputs, outputs, in_groups, out_groups).to(weight.dtype)
     in_groups, out_groups = resolve(in_groups, inputs), resolve(out_groups, outputs)
     check_feasible(in_groups, out_groups, conv_groups)
@@ -202,7 +208,14 @@ def project_weight(
         blocks = exact.reshape(split).transpose(1, 2)
     else:
         blocks = exact.reshape(conv_groups, outputs // conv_groups, inputs // conv_groups, -1)
-    blocks = _project_blocks(blocks, in_groups, out_groups, phase, level)
+    if moments and kernel:
+        if transposed or constraint != "sum":
+            raise ValueError(
+                "moments are those of all taps of a convolution: not of a transposed one, nor of every tap"
+            )
+        blocks = _project_moments(blocks, in_groups, out_groups, kernel, moments)
+    else:
+        blocks = _project_blocks(blocks, in_groups, out_groups, phase, level)
     return (blocks.transpose(1, 2) if transposed else blocks).reshape(weight.shape).to(weight.dtype)
 
 
@@ -288,6 +301,33 @@ def _project_blocks(
     sums = blocks.new_zeros(convs, outputs, in_groups.count, len(share)).scatter_add(2, index, by_phase)
     excess = (sums - wanted) / (members.clamp(min=1)[..., None] * taps)
     return blocks - excess.gather(2, index).index_select(3, phases)
+
+
+def _project_moments(
+    blocks: Tensor, in_groups: Groups, out_groups: Groups, kernel: tuple[int, ...], order: int
+) -> Tensor:
+    """As above, with moments that vanish: what a block's taps sum to is taken to the nearest taps with the right ones.
+
+    With `M` (taps x monomials up to the order), taps `s` of a block become `s - M⁺ᵀ (Mᵀ s - (1, 0, ...))`, by equal
+    shares of its inputs.
+    """
+    convs, outputs, inputs, taps = blocks.shape
+    # Float64 is what neither autocast nor TF32 rounds.
+    blocks = blocks.double()
+    axes = [torch.arange(size, dtype=torch.float64) - (size - 1) / 2 for size in kernel]
+    places = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(taps, len(kernel))
+    powers = [p for p in product(range(order + 1), repeat=len(kernel)) if sum(p) <= order]
+    monomials = torch.stack([(places ** torch.tensor(p)).prod(1) for p in powers], 1)
+    wanted = torch.linalg.pinv(monomials)[0]
+    if not torch.allclose(monomials.T @ wanted, torch.eye(len(powers), dtype=torch.float64)[0]):
+        raise ValueError(f"a kernel of {' x '.join(map(str, kernel))} has too few taps for moments of order {order}")
+    onto = (monomials @ torch.linalg.pinv(monomials)).to(blocks)
+
+    members = in_groups.matrix(blocks.device, blocks.dtype).reshape(convs, inputs, -1)
+    sums = torch.einsum("coit,cig->cogt", blocks, members)
+    goal = out_groups.matrix(blocks.device, blocks.dtype).reshape(convs, outputs, -1)[..., None] * wanted.to(blocks)
+    excess = (sums @ onto - goal) / members.sum(1).clamp(min=1)[:, None, :, None]
+    return blocks - torch.einsum("cogt,cig->coit", excess, members)
 
 
 def _feature_axis(x: Tensor, groups: GroupSpec, dim: int) -> int:

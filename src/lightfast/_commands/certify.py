@@ -21,6 +21,9 @@ def certify(
     groups: Annotated[int, typer.Option(help="How many equal contiguous runs the input's features are.")] = 3,
     training: Annotated[bool, typer.Option(help="Certify training mode, instead of evaluation.")] = False,
     tolerance: Annotated[float, typer.Option(help="Responses that differ by less count as equal.")] = 1e-9,
+    field: Annotated[
+        int, typer.Option(help="Light that varies over the image: 0 for none, 1 for planes, 2 for quadratics.", min=0)
+    ] = 0,
     table: Annotated[bool, typer.Option(help="List every module with its response.")] = False,
 ) -> None:
     """Prove that a network is offset equivariant or invariant (exit 0), or name what breaks it (exit 1)."""
@@ -28,8 +31,8 @@ def certify(
 
     from lightfast._certify import certify as certify_model
 
-    model = _build(target)
-    certificate = certify_model(model.train(training), torch.zeros(_shape(input)), groups, tolerance=tolerance)
+    model, example = _build(target).train(training), torch.zeros(_shape(input))
+    certificate = certify_model(model, example, groups, tolerance=tolerance, field=field)
     typer.echo(str(certificate))
     if table:
         typer.echo("\n" + certificate.table())

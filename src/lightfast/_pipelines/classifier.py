@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
@@ -84,8 +84,27 @@ class Classifier(Pipeline):
             raise ValueError(
                 f"expected sRGB images (N, 3, H, W) in [0, 1], but got {images.dtype} of shape {tuple(images.shape)}"
             )
+        return self._scores(self.prepare(images))
+
+    @property
+    def from_log(self) -> nn.Module | None:
+        """What follows log RGB, (N, 3, H, W), where light is an offset: the part that `lf.certify` proves things of."""
+        return _FromLog(self) if self.prepare.color == "log" else None
+
+    def _scores(self, prepared: Tensor) -> Tensor:
         # A network in low precision gets what was prepared, and centered, in the precision of the images.
-        return self.network(self.prepare(images).to(next(self.network.parameters()).dtype))
+        return self.network(prepared.to(next(self.network.parameters()).dtype))
 
     def extra_repr(self) -> str:
         return f"{self.config['model']!r}, {len(self.classes)} classes"
+
+
+class _FromLog(nn.Module):
+    """A classifier from log RGB on."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier, self.training = classifier, classifier.training
+
+    def forward(self, log: Tensor) -> Tensor:
+        return self.classifier._scores(self.classifier.prepare.from_log(log))

@@ -88,8 +88,11 @@ class Preparation(nn.Module):
         """Color space and normalization, for images that are balanced already."""
         if self.color == "srgb":
             return self.norm(images)
-        x = self.fill(self.norm(srgb_to_log(images, self.epsilon)))
-        return remove_field(x, 3, self.field)[0]
+        return self.from_log(srgb_to_log(images, self.epsilon))
+
+    def from_log(self, log: Tensor) -> Tensor:
+        """What is done to log RGB, where light is an offset: normalization, and taking the field away."""
+        return remove_field(self.fill(self.norm(log)), 3, self.field)[0]
 
     def forward(self, images: Tensor) -> Tensor:
         return self.encode(self.correct(images))

@@ -5,7 +5,7 @@ operation's output from that of its inputs, for all inputs and all offsets, or s
 """
 
 from lightfast._response.interpreter import Step, interpret
-from lightfast._response.kinds import Description, Kind, describe
+from lightfast._response.kinds import Description, Kind, describe, ignores_constants
 from lightfast._response.rules import RULES, apply
 from lightfast._response.value import Constant, Lost, NoResponse, Response, Space, Value
 
@@ -22,5 +22,6 @@ __all__ = [
     "Value",
     "apply",
     "describe",
+    "ignores_constants",
     "interpret",
 ]

@@ -32,7 +32,12 @@ class Layout:
         sizes[self.images], features[self.features] = len(self.owners), self.groups.features
         images = owners.reshape(space.images, 1, *sizes)
         matrix = self.groups.matrix(dtype=torch.float64).T.reshape(1, space.groups, *features)
-        return Response(shape, (images * matrix).flatten(0, 1))
+        moved = (images * matrix).flatten(0, 1)
+        if not space.varies:
+            return Response(shape, moved)
+        sizes = [1 if axis in (self.images, self.features) else size for axis, size in enumerate(shape)]
+        values = space.basis([size for axis, size in enumerate(shape) if axis not in (self.images, self.features)])
+        return Response(shape, (moved[:, None] * values.reshape(-1, *sizes)).flatten(0, 1))
 
 
 def layout_of(value: Any, space: Space) -> Layout | None:

@@ -4,27 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from lightfast.fields import FieldSpec, field_map, project_field
+
 
 @dataclass(frozen=True)
 class Space:
-    """The offsets that are asked about: one Δ of `groups` numbers for each of `images` images.
+    """The offsets that are asked about: a field for each of `groups` groups of each of `images` images.
 
-    There are `images · groups` directions in which the input can move; direction `n · groups + j` adds to group `j` of
-    image `n` alone. Two responses that differ by less than `tolerance`, relative to the terms that they were summed
-    from, are equal.
+    A field is a sum of `functions` functions of the position over an input of `size` pixels; by default there is one,
+    the constant, and an offset is a number. There are `images · groups · functions` directions in which the input can
+    move; direction `(n · groups + j) · functions + k` adds function `k` to group `j` of image `n` alone. Two responses
+    that differ by less than `tolerance`, relative to the terms that they were summed from, are equal.
     """
 
     images: int
     groups: int
     tolerance: float = 1e-9
+    field: FieldSpec = 0
+    size: tuple[int, ...] = ()
+
+    @property
+    def varies(self) -> bool:
+        """Whether offsets vary over the image."""
+        return self.field != 0
 
     @property
     def directions(self) -> int:
-        return self.images * self.groups
+        return self.images * self.groups * self.functions
+
+    @cached_property
+    def functions(self) -> int:
+        return project_field(torch.zeros(1, 1, *self.size), 1, self.field).shape[2]
+
+    def basis(self, size: Sequence[int]) -> Tensor:
+        """The functions at each pixel of a map of that size: (K, *size), in float64."""
+        return field_map(torch.eye(self.functions, dtype=torch.float64)[None], self.field, size)[0]
+
+    def check(self) -> None:
+        """Raise a sentence if the functions are so nearly the same that rounding could hide one behind the others."""
+        values = self.basis(self.size).flatten(1)
+        shares = torch.linalg.svdvals(values / values.norm(dim=1, keepdim=True).clamp(min=1e-300))
+        if bool(((shares > 1e-12 * shares[0]) & (shares < 1e-4 * shares[0])).any()):
+            raise ValueError(
+                f"at {' x '.join(map(str, self.size))} pixels some functions of the field {self.field} are nearly sums "
+                "of others, and no proof could tell them apart: choose functions that are nearly orthogonal, such as "
+                "those of lightfast.fields"
+            )
 
 
 @dataclass(frozen=True)
@@ -41,6 +71,9 @@ class Constant:
 @dataclass(frozen=True)
 class Response:
     """`y(x + G Δ) = y(x) + R Δ`, for all inputs `x` and all offsets `Δ`, one per image.
+
+    Where offsets are fields, `Δ` are their coefficients. No rule may rely on a response that is constant over pixels,
+    unless it looks: `R` may vary along any axis.
 
     Args:
         shape: the value's.
