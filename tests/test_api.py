@@ -48,8 +48,8 @@ PUBLIC = {
         create names
     """,
     "lightfast.constancy": """
-        CLASSICAL NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb principal_color
-        shades_of_gray white_patch
+        CLASSICAL LightPrior NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb
+        principal_color pull_to_curve shades_of_gray white_patch
     """,
 }
 
@@ -80,7 +80,7 @@ SIGNATURES = {
     ),
     "Estimator": (
         "(network='cerberus', *, offset_groups=3, color='log', size=64, softness=0.01, members=1, views=1, "
-        "options=None)"
+        "options=None, calibration=None)"
     ),
     "Inpainter": (
         "(network='context-encoder', *, offset_groups=3, color='log', softness=0.02, floor=True, "

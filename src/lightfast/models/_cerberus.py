@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lightfast.models._spread import log_spread_conv
 from lightfast.models._vocabulary import ColorVocabulary, color_vocabulary
 
 _CHANNELS = (16, 32, 64, 128)
@@ -98,11 +100,13 @@ class LocalCerberus(nn.Module):
         hidden: width of the layer before estimates and confidences, likewise.
         dropout: share of what enters that layer and what leaves it that is dropped in training.
         norm: whether batch norm follows each convolution.
+        spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
+            degrees. It comes from what no offset changes.
         constrained: as for :class:`Cerberus`.
 
-    Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 2 to the number of convolutions.
+    Shapes: (N, 3, H, W) to (N, 3), or (N, 4) with a spread, for any H and W of at least 2 to the number of
+    convolutions.
 
-    >>> import torch
     >>> LocalCerberus(3)(torch.rand(2, 3, 64, 96)).shape
     torch.Size([2, 3])
     """
@@ -116,6 +120,7 @@ class LocalCerberus(nn.Module):
         hidden: int = 128,
         dropout: float = 0.0,
         norm: bool = False,
+        spread: bool = False,
         constrained: bool = True,
     ) -> None:
         super().__init__()
@@ -129,6 +134,7 @@ class LocalCerberus(nn.Module):
         self.dropout = words.dropout(dropout, whole=True)
         _start_small(self.light)
         _start_small(self.confidence)
+        self.spread = log_spread_conv(hidden) if spread else None
 
     def forward(self, images: Tensor) -> Tensor:
         words, start = self.words, _joined(self.words, images)
@@ -138,7 +144,11 @@ class LocalCerberus(nn.Module):
         x = self.dropout(self.mix(x))
         weights = words.convolve(self.confidence, x).flatten(2).softmax(2)
         light = (words.convolve(self.light, x).flatten(2) * weights).sum(2)
-        return words.with_offset(light, start)
+        light = words.with_offset(light, start)
+        if self.spread is None:
+            return light
+        spread = (words.convolve(self.spread, x).flatten(2) * weights).sum(2)
+        return torch.cat([light, spread.to(light.dtype)], 1)
 
 
 class _Stage(nn.Module):
