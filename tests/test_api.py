@@ -15,9 +15,10 @@ import lightfast as lf
 
 PUBLIC = {
     "lightfast": """
-        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter Photo assert_equivariant
-        attach_projection balance center_mask certify color constancy convert equivariance_error export fields fill
-        functional fuse light load metrics models nn pretrained project_ wrap
+        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter LightMap Photo
+        assert_equivariant attach_projection balance center_mask certify color constancy convert
+        equivariance_error export fields fill functional fuse light load metrics models nn pretrained project_
+        wrap
     """,
     "lightfast.nn": """
         Adapter AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
@@ -86,6 +87,7 @@ SIGNATURES = {
         "(network='context-encoder', *, offset_groups=3, color='log', softness=0.02, floor=True, "
         "constrained=True, options=None)"
     ),
+    "LightMap": "(*, size=64, softness=0.01, options=None)",
     "Groups": "(assignment, count=None)",
     "Photo": "(pixels, kind='PNG', linear=False, alpha=None, orientation=1, kept=<factory>)",
 }

@@ -13,6 +13,7 @@ from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.estimator import Estimator
 from lightfast._pipelines.export import export
 from lightfast._pipelines.inpainter import Inpainter, center_mask
+from lightfast._pipelines.light_map import LightMap
 from lightfast._pipelines.load import load, pretrained
 from lightfast._project import attach_projection, project_
 from lightfast._version import __version__ as __version__
@@ -27,6 +28,7 @@ __all__ = [
     "Filled",
     "Groups",
     "Inpainter",
+    "LightMap",
     "Photo",
     "assert_equivariant",
     "attach_projection",
