@@ -15,9 +15,10 @@ import lightfast as lf
 
 PUBLIC = {
     "lightfast": """
-        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter Photo assert_equivariant
-        attach_projection balance center_mask certify color constancy convert equivariance_error export fields fill
-        functional fuse light load metrics models nn pretrained project_ wrap
+        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter LightMap Photo
+        assert_equivariant attach_projection balance center_mask certify color constancy convert
+        equivariance_error export fields fill functional fuse light load metrics models nn pretrained project_
+        wrap
     """,
     "lightfast.nn": """
         Adapter AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
@@ -48,8 +49,8 @@ PUBLIC = {
         create names
     """,
     "lightfast.constancy": """
-        CLASSICAL NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb principal_color
-        shades_of_gray white_patch
+        CLASSICAL LightPrior NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb
+        principal_color pull_to_curve shades_of_gray white_patch
     """,
 }
 
@@ -82,12 +83,13 @@ SIGNATURES = {
     ),
     "Estimator": (
         "(network='cerberus', *, offset_groups=3, color='log', size=64, softness=0.01, members=1, views=1, "
-        "options=None)"
+        "options=None, calibration=None)"
     ),
     "Inpainter": (
         "(network='context-encoder', *, offset_groups=3, color='log', softness=0.02, floor=True, "
         "constrained=True, options=None)"
     ),
+    "LightMap": "(*, size=64, softness=0.01, options=None)",
     "Groups": "(assignment, count=None)",
     "Photo": "(pixels, kind='PNG', linear=False, alpha=None, orientation=1, kept=<factory>, note='')",
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lightfast._pipelines.estimator import Estimator
     from lightfast._pipelines.export import export
     from lightfast._pipelines.inpainter import Inpainter, center_mask
+    from lightfast._pipelines.light_map import LightMap
     from lightfast._pipelines.load import load, pretrained
     from lightfast._project import attach_projection, project_
     from lightfast._wrap import wrap
@@ -34,6 +35,7 @@ __all__ = [
     "Filled",
     "Groups",
     "Inpainter",
+    "LightMap",
     "Photo",
     "assert_equivariant",
     "attach_projection",
@@ -73,6 +75,7 @@ _HOMES = {
     "_pipelines.estimator": ("Estimator",),
     "_pipelines.export": ("export",),
     "_pipelines.inpainter": ("Inpainter", "center_mask"),
+    "_pipelines.light_map": ("LightMap",),
     "_pipelines.load": ("load", "pretrained"),
     "_project": ("attach_projection", "project_"),
     "_wrap": ("wrap",),

@@ -168,3 +168,53 @@ def test_wrong_images_are_refused():
         Estimator()(torch.rand(3, 8, 8))
     with pytest.raises(ValueError, match="mask"):
         Estimator()(torch.rand(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
+
+
+SURE = {name: {"spread": True} for name in ("cerberus-local", "chroma-histogram", "color-statistics")}
+
+
+@pytest.fixture(scope="module")
+def sure_estimator():
+    torch.manual_seed(0)
+    return _stirred(Estimator("+".join(SURE), options=SURE, views=2)).requires_grad_(False)
+
+
+def test_networks_are_weighed_by_what_error_they_expect(scenes, sure_estimator):
+    images, light = scenes.images[:2], LIGHT
+    estimates, spread = sure_estimator.confident(images)
+    torch.testing.assert_close(sure_estimator(images), estimates)
+    assert estimates.shape == (2, 3) and spread.shape == (2,) and (spread > 0).all()
+    moved, same = sure_estimator.confident(images * light[..., None, None])
+    assert reproduction_error(moved, F.normalize(estimates * light)).max() < 1e-3
+    torch.testing.assert_close(same, spread, rtol=1e-3, atol=0)
+    alone = Estimator("cerberus-local", options={"cerberus-local": SURE["cerberus-local"]}, views=2).eval()
+    alone.networks[0].load_state_dict(sure_estimator.networks[0].state_dict())
+    # A network that is believed to be far more sure than the others speaks alone.
+    trusting = sure_estimator.with_calibration([1e-4, 1.0, 1.0, 1.0])
+    with torch.no_grad():
+        assert reproduction_error(trusting(images), alone(images)).max() < 1e-2
+        assert reproduction_error(trusting(images), estimates).min() > 0.1
+        twice = sure_estimator.with_calibration([1.0, 1.0, 1.0, 2.0]).confident(images)[1]
+    torch.testing.assert_close(twice, 2 * spread)
+
+
+def test_a_calibrated_estimator_is_saved_and_loaded(tmp_path, scenes, sure_estimator):
+    sure_estimator.with_calibration([1.0, 2.0, 0.5, 3.0]).save(tmp_path)
+    loaded = Estimator.load(tmp_path)
+    assert loaded.calibration == (1.0, 2.0, 0.5, 3.0)
+    assert loaded.confident(scenes.images[:1])[1] != sure_estimator.confident(scenes.images[:1])[1]
+    with pytest.raises(ValueError, match="a factor above 0 for each of 1 networks"):
+        Estimator(calibration=[1.0])
+
+
+def test_photographs_of_a_camera_know_of_each_other(scenes, sure_estimator):
+    images = torch.cat([scenes.images] * 3)[:9] * torch.linspace(0.5, 1.5, 9)[:, None, None, None] ** torch.tensor(
+        [[[[1.0]], [[0.0]], [[-1.0]]]]
+    )
+    assert reproduction_error(sure_estimator.for_camera(images), sure_estimator(images)).max() > 1e-3
+    assert torch.equal(sure_estimator.for_camera(images[:1]), sure_estimator(images[:1]))
+
+
+def test_an_estimator_without_confidence_says_so(scenes):
+    with pytest.raises(ValueError, match="does not say how sure it is"):
+        Estimator("cerberus-local").confident(scenes.images)

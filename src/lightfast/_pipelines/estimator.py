@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.resample import area_weights
+from lightfast.constancy._camera import pull_to_curve
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
@@ -98,7 +100,8 @@ class Estimator(Pipeline):
 
     Several networks (`members`) and several views of an image (mirrored and transposed) each give an estimate; the
     answer is the mean in log RGB, or of the unit vectors for a network that sees linear RGB. A mean has weights that
-    sum to 1, so it follows the light as its parts do.
+    sum to 1, so it follows the light as its parts do. Networks that say how sure they are (`options` with `spread`) are
+    weighed by it: `w_m = σ_m^-2 / Σ σ^-2`, with `σ_m` the error that network `m` expects. No light changes the weights.
 
     Args:
         network: `cerberus`, `cerberus-local`, `chroma-histogram` or `color-statistics`, as
@@ -111,6 +114,8 @@ class Estimator(Pipeline):
         members: how many networks of each kind.
         views: how many views of an image: 1, 2 (mirrored), 4 (and upside down) or 8 (and transposed).
         options: more arguments of networks, by their names.
+        calibration: factors for the errors that networks expect, one for each, and one for the error that is expected
+            of their joint answer; all 1 by default. They are found on images that were not trained on.
 
     Attributes:
         encoding: the :class:`SceneEncoding`.
@@ -138,6 +143,7 @@ class Estimator(Pipeline):
         members: int = 1,
         views: int = 1,
         options: Mapping[str, Mapping[str, Any]] | None = None,
+        calibration: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         if views not in (1, 2, 4, _DIHEDRAL):
@@ -160,6 +166,12 @@ class Estimator(Pipeline):
             for name in kinds
             for _ in range(members)
         )
+        self.calibration = tuple(calibration or (1.0 for _ in range(len(self.networks) + 1)))
+        if len(self.calibration) != len(self.networks) + 1 or min(self.calibration) <= 0:
+            raise ValueError(
+                f"calibration has a factor above 0 for each of {len(self.networks)} networks and one for all, not "
+                f"{calibration}"
+            )
 
     def _network_options(self, name: str) -> dict[str, Any]:
         options = (self.config["options"] or {}).get(name, {})
@@ -185,8 +197,49 @@ class Estimator(Pipeline):
         check_images(linear_images, mask)
         return self.from_reduced(self.encoding.reduce(linear_images, mask))
 
+    def confident(self, linear_images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The illuminants (N, 3), and the reproduction error to expect of each, in degrees, (N,).
+
+        What the networks expect and how far they disagree: `k sqrt((Σ w_m σ_m)² + Σ w_m d_m²)`, with `d_m` the angle
+        between network `m` and the joint answer, and `k` the last factor of `calibration`. No light changes it.
+
+        Raises:
+            ValueError: the networks were made without `spread`.
+        """
+        check_images(linear_images, mask)
+        light, spread = self._answer(self.encoding.reduce(linear_images, mask))
+        if spread is None:
+            raise ValueError("this estimator does not say how sure it is: train its networks with confidence above 0")
+        return light, spread
+
+    def with_calibration(self, factors: Sequence[float]) -> Estimator:
+        """The same networks, with other factors for what they expect: see `calibration`."""
+        other = Estimator.from_config({**self.config, "calibration": list(factors)})
+        other.load_state_dict(self.state_dict())
+        other.about = self.about
+        return other.train(self.training)
+
+    @property
+    def says_spread(self) -> bool:
+        """Whether :meth:`confident` has an answer."""
+        return all(getattr(network, "spread", None) is not None for network in self.networks)
+
+    def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The illuminants (N, 3) of several photographs by one camera, which know of each other.
+
+        True lights of a camera lie close to a curve in log chroma. Estimates are pulled towards the curve that they
+        suggest, across it and not along it, as far as their spread asks: see :func:`lightfast.constancy.pull_to_curve`.
+        Of fewer than eight photographs, the answer is that of each alone. If all are relit alike, so are the answers.
+        """
+        light, spread = self.confident(linear_images, mask)
+        return pull_to_curve(light, spread)
+
     def from_reduced(self, reduced: Tensor) -> Tensor:
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""
+        return self._answer(reduced)[0]
+
+    def _answer(self, reduced: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The illuminants (N, 3), and the error to expect (N,) where networks say it."""
         encoded, offset = self.encoding.encode(reduced)
         # Networks in low precision get what was encoded in a higher one, and so is the mean of their answers.
         views = torch.cat(views_of(encoded, self.views)).to(next(self.networks.parameters()).dtype)
@@ -194,7 +247,19 @@ class Estimator(Pipeline):
         answers = torch.stack(given)
         if self.encoding.color == "linear":
             answers = F.normalize(answers.float() + 1e-6, dim=3)
-        return self.encoding.decode(answers.mean((0, 1)), offset)
+        if not self.says_spread:
+            return self.encoding.decode(answers.mean((0, 1)), offset), None
+        *factors, whole = self.calibration
+        each, log_spread = answers.mean(1).split([3, 1], 2)
+        log_spread = log_spread + log_spread.new_tensor(factors).log()[:, None, None]
+        weights = (-2 * log_spread).softmax(0)
+        joint = (weights * each).sum(0)
+        apart = each - joint
+        # For small angles, the distance in log chroma is that between white and the relative light, times sqrt(3).
+        distance = (apart - apart.mean(2, keepdim=True)).square().sum(2, keepdim=True)
+        squared_angle = distance * (math.degrees(1) ** 2 / 3)
+        expected = ((weights * log_spread.exp()).sum(0).square() + (weights * squared_angle).sum(0)).sqrt()
+        return self.encoding.decode(joint, offset), whole * expected[:, 0]
 
     def extra_repr(self) -> str:
         return f"{self.config['network']!r}, {self.config['members']} members, {self.views} views"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast.models._mean_color import about_mean_color
+from lightfast.models._spread import log_spread_layer
 
 _MAPS = 5
 
@@ -33,10 +34,12 @@ class ChromaHistogram(nn.Module):
         reach: the largest chroma; what lies beyond counts at the border.
         channels: of the U-Net, from fine to coarse.
         dropout: share of the coarsest features that is dropped in training.
+        spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
+            degrees. It comes from what no offset changes.
         constrained: for the sake of other networks; there is nothing to constrain, as nothing but the mean color
             answers to offsets.
 
-    Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 4.
+    Shapes: (N, 3, H, W) to (N, 3), or (N, 4) with a spread, for any H and W of at least 4.
 
     >>> ChromaHistogram()(torch.rand(2, 3, 64, 48)).shape
     torch.Size([2, 3])
@@ -51,6 +54,7 @@ class ChromaHistogram(nn.Module):
         reach: float = 1.6,
         channels: Sequence[int] = (8, 16, 32, 64),
         dropout: float = 0.0,
+        spread: bool = False,
         constrained: bool = True,
     ) -> None:
         super().__init__()
@@ -66,6 +70,7 @@ class ChromaHistogram(nn.Module):
         self.dropout = nn.Dropout2d(dropout) if dropout else nn.Identity()
         self.place = nn.Conv2d(channels[0], 1, 1)
         nn.init.normal_(self.place.weight, std=0.01)
+        self.spread = log_spread_layer(channels[-1] + 1) if spread else None
 
     def forward(self, images: Tensor) -> Tensor:
         z, mean_color = about_mean_color(images)[:2]
@@ -75,13 +80,19 @@ class ChromaHistogram(nn.Module):
         for number, block in enumerate(self.down):
             x = block(x if number == 0 else F.max_pool2d(x, 2))
             seen.append(x)
-        x = self.dropout(seen.pop())
+        coarse = x = self.dropout(seen.pop())
         for block in self.up:
             x = block(torch.cat([F.interpolate(x, scale_factor=2.0), seen.pop()], 1))
         likely = self.place(x).flatten(1).to(mean_color.dtype).softmax(1).unflatten(1, (self.bins, self.bins))
         centers = self.centers.to(likely.dtype)
         red, blue = (likely.sum(2) * centers).sum(1), (likely.sum(1) * centers).sum(1)
-        return mean_color + torch.stack([red, torch.zeros_like(red), blue], 1)
+        light = mean_color + torch.stack([red, torch.zeros_like(red), blue], 1)
+        if self.spread is None:
+            return light
+        # How wide the map is says most of how sure the network is.
+        second = (likely.sum(2) * centers.square()).sum(1) + (likely.sum(1) * centers.square()).sum(1)
+        width = (second - red.square() - blue.square()).clamp(min=1e-4).log()[:, None].to(coarse.dtype)
+        return torch.cat([light, self.spread(torch.cat([coarse.mean((2, 3)), width], 1)).to(light.dtype)], 1)
 
     def _maps(self, z: Tensor) -> Tensor:
         """What the U-Net sees, (N, 5, bins, bins), of images about their mean color."""

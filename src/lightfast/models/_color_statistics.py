@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast.models._mean_color import about_mean_color
+from lightfast.models._spread import log_spread_layer
 
 _POWERS = (2, 4, 8, 16)
 _EDGE_POWERS = (1, 2, 6)
@@ -32,17 +33,24 @@ class ColorStatistics(nn.Module):
         offset_groups: 3; statistics of colors have no conventional twin.
         hidden: width of both layers.
         dropout: share of what leaves them that is dropped in training.
+        spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
+            degrees. It comes from what no offset changes.
         constrained: for the sake of other networks; there is nothing to constrain, as nothing but the mean color
             answers to offsets.
 
-    Shapes: (N, 3, H, W) to (N, 3), for any H and W of at least 2.
+    Shapes: (N, 3, H, W) to (N, 3), or (N, 4) with a spread, for any H and W of at least 2.
 
     >>> ColorStatistics()(torch.rand(2, 3, 64, 48)).shape
     torch.Size([2, 3])
     """
 
     def __init__(
-        self, offset_groups: int | None = 3, hidden: int = 96, dropout: float = 0.0, constrained: bool = True
+        self,
+        offset_groups: int | None = 3,
+        hidden: int = 96,
+        dropout: float = 0.0,
+        spread: bool = False,
+        constrained: bool = True,
     ) -> None:
         super().__init__()
         if offset_groups != 3:
@@ -56,6 +64,7 @@ class ColorStatistics(nn.Module):
         self.light = nn.Linear(hidden, 3)
         nn.init.normal_(self.light.weight, std=0.01)
         nn.init.zeros_(self.light.bias)
+        self.spread = log_spread_layer(hidden) if spread else None
 
     def forward(self, images: Tensor) -> Tensor:
         z, mean_color = about_mean_color(images)[:2]
@@ -64,7 +73,9 @@ class ColorStatistics(nn.Module):
             raise ValueError(f"neighbors are compared: images must have 2 x 2 pixels, but got {tuple(images.shape)}")
         statistics = color_statistics(z).to(self.light.weight.dtype)
         known = self.norm(statistics).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        return mean_color + self.light(self.layers(known)).to(mean_color.dtype)
+        hidden = self.layers(known)
+        light = mean_color + self.light(hidden).to(mean_color.dtype)
+        return light if self.spread is None else torch.cat([light, self.spread(hidden).to(light.dtype)], 1)
 
 
 def color_statistics(z: Tensor) -> Tensor:

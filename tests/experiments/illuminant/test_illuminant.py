@@ -15,11 +15,19 @@ from lightfast._experiments.illuminant.evaluation import added_lights, estimates
 from lightfast._experiments.illuminant.experiment import Illuminant
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS, IlluminantPlan
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, held_out_scenes, splits_of
-from lightfast._experiments.illuminant.task import IlluminantTask, SceneAugmentation
+from lightfast._experiments.illuminant.task import (
+    IlluminantTask,
+    SceneAugmentation,
+    _mixing,
+    _through_log_sensors,
+    even_weights,
+)
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
 from lightfast.metrics import recovery_error, reproduction_error
 
-EVERYTHING = SceneAugmentation(smallest_part=0.3, exposure=1.0, black=0.02, sensor=0.1, mix=0.5, erase=0.5)
+EVERYTHING = SceneAugmentation(
+    smallest_part=0.3, exposure=1.0, black=0.02, sensor=0.1, log_sensor=0.1, mix=0.5, erase=0.5
+)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -149,7 +157,7 @@ def test_white_stays_white_through_augmentation():
     scenes = draw_scenes(scenes=6, cameras=1)
     wall = dataclasses.replace(scenes, images=scenes.illuminants[:, :, None, None].expand(-1, -1, 32, 48) * 0.3)
     task = IlluminantTask(wall, SceneEncoding(size=16), dataclasses.replace(EVERYTHING, exposure=0.0, black=0.0))
-    encoded, offset, _ = task.batch(torch.arange(6), torch.Generator().manual_seed(0))
+    encoded, offset, *_ = task.batch(torch.arange(6), torch.Generator().manual_seed(0))
     light = F.normalize((-(encoded.mean((2, 3)) + offset)).exp())
     torch.testing.assert_close(light, torch.full((6, 3), 3**-0.5), atol=1e-4, rtol=0)
 
@@ -267,6 +275,98 @@ def test_an_estimator_of_several_members_is_trained(tmp_path, scenes):
     assert estimator.about["kind"] == "local" and "command" in estimator.about["provenance"]
     first, second = (network.state_dict() for network in estimator.networks)
     assert any(not torch.equal(first[key], second[key]) for key in first)
+
+
+def test_log_sensors_are_matrices_about_white_or_about_the_mean_color_alike(scenes):
+    """All that a network sees and has to find is relative to the mean color; both ways give the same of it."""
+    images = scenes.images[:4].clamp(min=0.05) / scenes.illuminants[:4, :, None, None]
+    seen = _through_log_sensors(images, 0.1, torch.Generator().manual_seed(0)).log().flatten(2)
+    matrix = _mixing(images, 0.1, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(matrix.sum(2), torch.ones(4, 3))
+    logs = images.log().flatten(2)
+    mean = logs.mean(2, keepdim=True)
+    about_mean = mean + matrix @ (logs - mean)
+    white_there = mean - matrix @ mean
+    torch.testing.assert_close(about_mean - white_there, seen, atol=1e-4, rtol=0)
+    assert (seen - logs).abs().mean() > 0.01
+    gains = torch.rand(4, 3, 1) + 0.5
+    relit = mean + gains + matrix @ (logs + gains - (mean + gains))
+    torch.testing.assert_close(relit, about_mean + gains, atol=1e-4, rtol=0)
+
+
+def test_weights_make_cameras_and_lights_even(scenes):
+    few = torch.cat([torch.arange(18), torch.arange(18, 24)])
+    weights = even_weights(scenes, few, 1.0)
+    shares = torch.stack([weights[:18].sum(), weights[18:].sum()])
+    torch.testing.assert_close(shares[0], shares[1], rtol=0.2, atol=0)
+    assert even_weights(scenes, few, 0.0).eq(1).all()
+    rare = dataclasses.replace(scenes, illuminants=scenes.illuminants.clone())
+    rare.illuminants[:] = torch.tensor([0.5, 0.7, 0.5])
+    rare.illuminants[3] = torch.tensor([0.9, 0.4, 0.1])
+    assert even_weights(rare, torch.arange(18), 0.5).argmax() == 3
+
+
+def test_an_epoch_has_every_scene_as_often_as_it_weighs(scenes):
+    weights = torch.ones(54)
+    weights[5], weights[7] = 4.0, 0.0
+    task = IlluminantTask(scenes, SceneEncoding(size=16), SceneAugmentation(), weights=weights)
+    drawn = task._weighed(torch.randperm(54), torch.Generator().manual_seed(0)).bincount(minlength=54)
+    assert drawn.sum() == 54 and drawn[7] == 0 and 3 <= drawn[5] <= 5 and drawn[:5].max() <= 2
+
+
+def test_the_expected_error_is_learned(scenes):
+    """Half of the scenes are given a wrong light, at random; a network that sees which is unsure of them."""
+    plan = PLANS["demo"].with_values({"size": 16, "confidence": 1.0, "lr": 0.02})
+    estimator = plan.estimator(NETWORKS["statistics"], 0)
+    encoding, plain = estimator.encoding, SceneAugmentation(smallest_part=1, mirror=False, turn=False)
+    wrong = torch.arange(54) % 2 == 0
+    images, lights = scenes.images.clone(), scenes.illuminants.clone()
+    images[wrong, :, :4] = images.amax()
+    lights[wrong] = F.normalize(lights[wrong] * (0.5 * torch.randn(27, 3)).exp())
+    spoilt = dataclasses.replace(scenes, images=images, illuminants=lights)
+    task = IlluminantTask(spoilt, encoding, plain, confidence=1.0)
+    train(estimator.networks[0], task, dataclasses.replace(plan.recipe, steps=60, batch_size=54), progress=False)
+    with torch.no_grad():
+        spread = estimator.eval().confident(images)[1]
+    assert spread[wrong].median() > 1.5 * spread[~wrong].median()
+
+
+def test_a_student_learns_what_its_teacher_says(scenes, tmp_path):
+    plan = PLANS["demo"].with_values({"size": 16, "views": 1, "distill": 1.0, "batch_size": 16, "lr": 0.01})
+    teacher = plan.estimator(NETWORKS["statistics"], 3)
+    # A teacher that is far from the truth.
+    torch.nn.init.constant_(teacher.networks[0].light.bias[:1], 0.5)
+    teacher.save(tmp_path / "teacher")
+    study = Illuminant(scenes, plan, tmp_path / "student", progress=False, teacher=str(tmp_path / "teacher"), members=1)
+    study.train_one("local", 0)
+    student = Estimator.load(tmp_path / "student")
+    assert student.about["teacher"] == str(tmp_path / "teacher")
+    with torch.no_grad():
+        wanted = teacher.eval()(scenes.images)
+        error = reproduction_error(student(scenes.images), wanted).mean()
+    assert error < 0.5 * reproduction_error(scenes.illuminants, wanted).mean()
+
+
+def test_confident_networks_are_calibrated_on_other_splits_and_know_their_camera(scenes, tmp_path):
+    plan = PLANS["demo"].with_steps(2).with_values({"size": 16, "views": 1, "batch_size": 8, "confidence": 0.02})
+    study = Illuminant(
+        scenes, plan, tmp_path, ["general"], progress=False, say=str, protocol="per-camera", photographs=False
+    )
+    study.write_report(study.run())
+    found = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert {"general", "general-for-camera", "general-prior"} <= set(found)
+    assert 0.5 < found["general"]["mean"]["calibration"] < 2
+    errors = [found[name]["mean"]["recovery"][0]["all"]["mean"] for name in ("general", "general-prior")]
+    assert errors[1] < errors[0], "drawn lights are like each other"
+    trained = Illuminant(
+        scenes, plan, tmp_path / "one", progress=False, calibrated=str(tmp_path / "results.json"), members=2
+    )
+    trained.train_one("general", 0)
+    factors = Estimator.load(tmp_path / "one").calibration
+    names = ["histogram", "histogram", "statistics", "statistics", "general"]
+    assert factors == tuple(found[name]["mean"]["calibration"] for name in names)
+    with pytest.raises(ValueError, match="how far to believe local"):
+        dataclasses.replace(trained, out=tmp_path / "two").train_one("local", 0)
 
 
 def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):

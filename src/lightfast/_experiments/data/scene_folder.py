@@ -15,7 +15,7 @@ import torch
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.lit_scenes import LitScenes, join_scenes
 
-__all__ = ["load_scenes", "read_images", "read_index", "read_shard"]
+__all__ = ["load_scenes", "read_image", "read_images", "read_index", "read_shard"]
 
 _COLUMNS = ("file", "camera", "scene", "fold", "r", "g", "b")
 _PACKED = ("shard", "number", "set", "camera", "image", "fold", "r", "g", "b")
@@ -96,11 +96,11 @@ def read_images(root: Path, rows: Sequence[dict[str, str]]) -> np.ndarray:
     if "shard" in rows[0]:
         shards = {name: read_shard(root / f"{name}.xz") for name in dict.fromkeys(row["shard"] for row in rows)}
         return np.stack([shards[row["shard"]][int(row["number"])] for row in rows])
-    first = _read_image(root / rows[0]["file"])
+    first = read_image(root / rows[0]["file"])
     images = np.empty((len(rows), *first.shape), dtype=np.float32)
 
     def read(number: int) -> None:
-        pixels = _read_image(root / rows[number]["file"])
+        pixels = read_image(root / rows[number]["file"])
         if pixels.shape != first.shape:
             raise DataError(
                 f"{root / rows[number]['file']} has another size than the images before it: reduce all alike"
@@ -133,8 +133,8 @@ def read_index(root: Path, more: Sequence[str] = ()) -> list[dict[str, str]]:
     return rows
 
 
-def _read_image(path: Path) -> np.ndarray:
-    """(3, H, W) in [0, 1]."""
+def read_image(path: Path) -> np.ndarray:
+    """A file as float32 (3, H, W) in [0, 1]."""
     from lightfast._photographs.files import read_pixels
     from lightfast._photographs.photo import PhotoError
 

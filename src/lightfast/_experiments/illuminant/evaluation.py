@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.lights import evaluation_lights
+from lightfast._pipelines.estimator import Estimator
 from lightfast.constancy import CLASSICAL
 from lightfast.light import von_kries
 from lightfast.metrics import recovery_error, reproduction_error, summary
@@ -20,6 +21,7 @@ __all__ = [
     "added_lights",
     "classical_estimates",
     "estimates_under_light",
+    "expected_errors",
     "mean_light",
     "measure",
 ]
@@ -57,16 +59,27 @@ def estimates_under_light(
     return torch.cat(parts, 1)
 
 
+@torch.no_grad()
+def expected_errors(estimator: Estimator, scenes: LitScenes, chosen: Tensor, batch_size: int = 256) -> Tensor:
+    """The error to expect of each image at `chosen` (K,), in degrees, (K,), on the CPU."""
+    batches = (scenes.images[places.to(scenes.images.device)] for places in chosen.split(batch_size))
+    return torch.cat([estimator.confident(images)[1].float().cpu() for images in batches])
+
+
 def classical_estimates(scenes: LitScenes) -> dict[str, Tensor]:
     """What each classical estimator says of all scenes under each light, (S, N, 3); the same in all protocols."""
     lights, everything = added_lights(scenes), torch.arange(len(scenes))
     return {name: estimates_under_light(each, scenes, everything, lights) for name, each in CLASSICAL.items()}
 
 
-def mean_light(estimates: Sequence[Tensor]) -> Tensor:
-    """The mean in log RGB of several estimates (..., 3) of norm 1: what an ensemble answers."""
-    logs = torch.stack([estimate.double().clamp(min=1e-12).log() for estimate in estimates]).mean(0)
-    return torch.nn.functional.normalize(logs.exp(), dim=-1).float()
+def mean_light(estimates: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:
+    """The mean in log RGB of several estimates (..., 3) of norm 1: what an ensemble answers.
+
+    The weights, where there are any, are (M, ...) for M estimates, and sum to 1 over them.
+    """
+    logs = torch.stack([estimate.double().clamp(min=1e-12).log() for estimate in estimates])
+    mean = logs.mean(0) if weights is None else (weights * logs).sum(0)
+    return torch.nn.functional.normalize(mean.exp(), dim=-1).float()
 
 
 def measure(scenes: LitScenes, estimates: Tensor, lights: Tensor, chosen: Tensor | None = None) -> dict[str, Any]:

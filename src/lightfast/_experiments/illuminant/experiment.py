@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +23,14 @@ from lightfast._experiments.illuminant.evaluation import (
     added_lights,
     classical_estimates,
     estimates_under_light,
+    expected_errors,
     mean_light,
     measure,
 )
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, splits_of
 from lightfast._experiments.illuminant.report import evaluation_table, illuminant_report
-from lightfast._experiments.illuminant.task import IlluminantTask
+from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
 from lightfast._experiments.plan import scaled
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.records import Record, Run
@@ -37,8 +38,8 @@ from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
-from lightfast.constancy import CLASSICAL
-from lightfast.metrics import reproduction_error
+from lightfast.constancy import CLASSICAL, LightPrior, pull_to_curve
+from lightfast.metrics import recovery_error, reproduction_error
 
 __all__ = ["Illuminant"]
 
@@ -53,6 +54,10 @@ class Illuminant(Study):
         "Data sets that a protocol divides and tests on, comma-separated; the others are added to the training of "
         "every split. All by default.",
         "reproduce",
+    )
+    teacher: str = option("", "A trained estimator whose answers are learned beside the truth.", "train")
+    calibrated: str = option(
+        "", "The results.json of a study of the same networks, which says how far to believe their confidence.", "train"
     )
     members: int = option(1, "How many networks of each kind answer together.", "train", minimum=1)
     classical: dict[str, Tensor] = field(default_factory=dict)
@@ -125,14 +130,29 @@ class Illuminant(Study):
 
     def _task(self, estimator: Estimator, kind: str, train: Tensor) -> tuple[IlluminantTask, Any]:
         plan = self.plan.plan_for(NETWORKS[kind])
-        augmentation = plan.augmentation_for(NETWORKS[kind])
-        return IlluminantTask(self._scenes, estimator.encoding, augmentation, plan.recovery, chosen=train), plan.recipe
+        task = IlluminantTask(
+            self._scenes,
+            estimator.encoding,
+            plan.augmentation_for(NETWORKS[kind]),
+            plan.recovery,
+            train,
+            even_weights(self.data, train, plan.even) if plan.even else None,
+            plan.confidence,
+            self._teacher,
+            plan.distill,
+        )
+        return task, plan.recipe
+
+    @cached_property
+    def _teacher(self) -> Estimator | None:
+        return Estimator.load(self.teacher) if self.teacher else None
 
     def measure(self, run: Run, pipeline: Estimator) -> Record:
         test = self._splits[run.split].test
         lights = added_lights(self.data)
         estimates = estimates_under_light(pipeline.to(self.device).eval(), self._scenes, test, lights)
-        return {"estimates": estimates, "test": test}
+        spread = {"spread": expected_errors(pipeline, self._scenes, test)} if pipeline.says_spread else {}
+        return {"estimates": estimates, "test": test, **spread}
 
     def line(self, record: Record) -> str:
         errors = reproduction_error(record["estimates"][0], self.data.illuminants.cpu()[record["test"]])
@@ -141,6 +161,8 @@ class Illuminant(Study):
     def train_one(self, kind: str, seed: int, name: str = "model") -> str:
         """Train members of each part, each from its own seed, on all scenes."""
         made_of = {"data": self.data.name, "kind": kind, "plan": self.plan.to_dict(), "provenance": provenance()}
+        if self.teacher:
+            made_of["teacher"] = self.teacher
         estimator, everything = (
             self.plan.estimator(NETWORKS[kind], seed, self.members, made_of),
             torch.arange(len(self.data)),
@@ -153,8 +175,11 @@ class Illuminant(Study):
                 jobs.append(Job(estimator.networks[len(jobs)], task, recipe, name=f"{part} {member}"))
         for first in range(0, len(jobs), self.parallel):
             self.train_jobs(jobs[first : first + self.parallel])
+        if self.calibrated:
+            factors = [*(part for part in _parts(kind) for _ in range(self.members)), kind]
+            estimator = estimator.with_calibration(read_calibration(Path(self.calibrated), factors))
         if self.main:
-            estimator.eval().save(self.out, name)
+            estimator.eval().save(self.out, name, half=self.half)
         return f"written: {self.out / name}.safetensors and {self.out / name}.json"
 
     @classmethod
@@ -182,7 +207,9 @@ class Illuminant(Study):
     def summaries(self, records: Sequence[Record]) -> list[Summary]:
         """Classical estimators, and networks whose runs cover all splits.
 
-        Of several seeds there is, beside their mean, an ensemble: the errors of the mean of their answers.
+        Of several seeds there is, beside their mean, an ensemble: the errors of the joint answer. Of networks that say
+        how sure they are there is also what is known of a camera: all test images of one camera together, and, where
+        the camera was trained on, the prior of its lights.
         """
         if not self.classical:
             self.classical.update(classical_estimates(self._scenes))
@@ -198,34 +225,134 @@ class Illuminant(Study):
         ]
         sizes = {record["network"]: record["parameters"] for record in records}
         for name, kind in NETWORKS.items():
-            whole = [self._whole_estimates(part, records) for part in _parts(name)]
-            if not all(whole):
+            parts = [self._answers(part, records) for part in _parts(name)]
+            if not all(parts):
                 continue
-            seeds = whole[0] if len(whole) == 1 else [mean_light(parts) for parts in zip(*whole, strict=False)]
+            seeds = [self._joint(answers) for answers in zip(*parts, strict=False)]
             size, ours = sum(sizes[part] for part in _parts(name)), self.is_ours(name)
-            found.append(Summary.of(name, kind.title, size, [measured(estimates) for estimates in seeds], ours))
+
+            def add(key: str, title: str, answers: Sequence[Answers], size: int = size, ours: bool = ours) -> None:
+                numbers = [measured(each.estimates) | self._confidence(each, tested) for each in answers]
+                found.append(Summary.of(key, title, size, numbers, ours))
+
+            add(name, kind.title, seeds)
             if len(seeds) > 1:
-                title, joint = f"{kind.title}, ensemble of {len(seeds)}", [measured(mean_light(seeds))]
-                ensemble = Summary.of(f"{name}-ensemble", title, size * len(seeds), joint, ours)
-                found.append(dataclasses.replace(ensemble, seeds=len(seeds)))
+                add(
+                    f"{name}-ensemble",
+                    f"{kind.title}, ensemble of {len(seeds)}",
+                    [self._joint(seeds)],
+                    size * len(seeds),
+                )
+                found[-1] = dataclasses.replace(found[-1], seeds=len(seeds))
+            if all(answers.spread is not None for answers in seeds):
+                together = [self._with_camera(answers, pull_to_curve) for answers in seeds]
+                add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
+                if self.protocol == "per-camera":
+                    with_prior = [self._with_prior(answers) for answers in seeds]
+                    add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
         return found
 
-    def _whole_estimates(self, network: str, records: Sequence[Record]) -> list[Tensor]:
-        """The estimates (S, N, 3) of each seed, from 0 on, whose runs cover all splits."""
-        whole = []
-        by_seed: dict[int, list[Record]] = {}
+    def _answers(self, network: str, records: Sequence[Record]) -> list[Answers]:
+        """The answers of each seed, from 0 on, whose runs cover all splits; spreads are calibrated on other splits."""
+        by_seed: dict[int, dict[str, Record]] = {}
         for record in records:
             if record["network"] == network:
-                by_seed.setdefault(record["seed"], []).append(record)
+                by_seed.setdefault(record["seed"], {})[record["split"]] = record
+        whole = []
         while len(by_seed.get(len(whole), ())) == len(self._splits):
             estimates = torch.zeros(len(LIT_SATURATIONS), len(self.data), 3)
-            for record in by_seed[len(whole)]:
+            spread, runs = torch.ones(len(self.data)), by_seed[len(whole)]
+            for record in runs.values():
                 estimates[:, record["test"]] = record["estimates"]
-            whole.append(estimates)
+                spread[record["test"]] = record.get("spread", torch.ones(1))
+            says = all("spread" in record for record in runs.values())
+            whole.append(self._calibrated(Answers(estimates, spread if says else None)))
         return whole
+
+    def _joint(self, answers: Sequence[Answers]) -> Answers:
+        """What several answer together, weighed by their spreads where all have one."""
+        spreads = [each.spread for each in answers if each.spread is not None]
+        if len(answers) == 1 or len(spreads) < len(answers):
+            return Answers(mean_light([each.estimates for each in answers]), None) if len(answers) > 1 else answers[0]
+        weights = (-2 * torch.stack(spreads).log()).softmax(0)
+        joint = mean_light([each.estimates for each in answers], weights[:, None, :, None])
+        apart = torch.stack([reproduction_error(each.estimates[0], joint[0]) for each in answers])
+        expected = (weights * torch.stack(spreads)).sum(0).square() + (weights * apart.square()).sum(0)
+        return self._calibrated(Answers(joint, expected.sqrt()))
+
+    def _calibrated(self, answers: Answers) -> Answers:
+        """With spreads times a factor for each split, found on the test images of the other splits.
+
+        So that no test image has a say in its own spread; where there is but one split, they are as they come.
+        """
+        if answers.spread is None:
+            return answers
+        spread, tests = answers.spread.clone(), [split.test for split in self._splits.values()]
+        for number, test in enumerate(tests):
+            others = [each for place, each in enumerate(tests) if place != number]
+            if others:
+                spread[test] *= self._factor(answers, torch.cat(others))
+        return Answers(answers.estimates, spread)
+
+    def _factor(self, answers: Answers, places: Tensor) -> float:
+        """By how much errors are larger than expected: `mean(θ / s)`, the factor of the greatest likelihood."""
+        assert answers.spread is not None
+        errors = reproduction_error(answers.estimates[0, places], self.data.illuminants.cpu()[places])
+        return float((errors / answers.spread[places]).mean())
+
+    def _confidence(self, answers: Answers, tested: Tensor) -> dict[str, Any]:
+        """What the spreads are worth: errors over spreads, and the mean error of the surer half."""
+        if answers.spread is None:
+            return {}
+        sure = tested[answers.spread[tested].argsort()[: len(tested) // 2]]
+        errors = recovery_error(answers.estimates[0, sure], self.data.illuminants.cpu()[sure])
+        return {
+            "calibration": round(self._factor(answers, tested), 4),
+            "recovery_of_surer_half": round(float(errors.mean()), 4),
+        }
+
+    def _with_camera(self, answers: Answers, how: Callable[[Tensor, Tensor], Tensor]) -> Answers:
+        """The test images of each camera in each split, under each light, through `how`."""
+        assert answers.spread is not None
+        estimates = answers.estimates.clone()
+        for split in self._splits.values():
+            for camera in self.data.cameras[split.test].unique():
+                places = split.test[self.data.cameras[split.test] == camera]
+                for number in range(len(estimates)):
+                    estimates[number, places] = how(estimates[number, places], answers.spread[places])
+        return Answers(estimates, None)
+
+    def _with_prior(self, answers: Answers) -> Answers:
+        """The test images of each split with the prior of the lights of its training images by the same camera."""
+        assert answers.spread is not None
+        estimates = answers.estimates.clone()
+        for split in self._splits.values():
+            own = split.train[self.data.cameras[split.train] == self.data.cameras[split.test][0]]
+            prior = LightPrior(self.data.illuminants.cpu()[own])
+            for number in range(len(estimates)):
+                estimates[number, split.test] = prior(estimates[number, split.test], answers.spread[split.test])
+        return Answers(estimates, None)
 
     def report(self, records: Sequence[Record]) -> Report:
         return illuminant_report(self, self.summaries(records), self._splits)
+
+
+class Answers(NamedTuple):
+    """What an estimator says of all images: (S, N, 3) under each light, and the error to expect (N,), in degrees."""
+
+    estimates: Tensor
+    spread: Tensor | None
+
+
+def read_calibration(path: Path, kinds: Sequence[str]) -> list[float]:
+    """The factors for the spreads of these kinds of network, from the results of a study."""
+    summary = json.loads(path.read_text(encoding="utf-8"))["summary"]
+    missing = [kind for kind in kinds if "calibration" not in summary.get(kind, {}).get("mean", {})]
+    if missing:
+        raise ValueError(
+            f"{path} does not say how far to believe {missing[0]}: name the results of a study that has it"
+        )
+    return [summary[kind]["mean"]["calibration"] for kind in kinds]
 
 
 def names_in(text: str) -> list[str]:

@@ -82,6 +82,9 @@ class IlluminantPlan(Plan):
         views: how many mirrored and transposed views of an image are averaged.
         dropout: in the last layers.
         options: more arguments of networks, by the names that :func:`lightfast.models.create` knows.
+        confidence: how much the loss of what networks say of their own error counts; at 0 they say nothing.
+        even: how evenly cameras and lights are seen, from 0 (as they come) to 1.
+        distill: share of the loss that is of the teacher's answer, where there is a teacher.
         small: the share of the steps that networks trained on a single camera have.
         own: values that single kinds of network have instead, by their names.
     """
@@ -93,6 +96,9 @@ class IlluminantPlan(Plan):
     views: int = 8
     dropout: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    confidence: float = 0.0
+    even: float = 0.0
+    distill: float = 0.5
     small: float = 0.4
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -119,10 +125,14 @@ class IlluminantPlan(Plan):
             softness=plan.softness,
             members=members,
             views=plan.views,
-            options={name: {"dropout": each.dropout, **each.options.get(name, {})} for name, each in plans.items()},
+            options={name: each._network_options(name) for name, each in plans.items()},
         )
         estimator.about = dict(details or {})
         return estimator
+
+    def _network_options(self, name: str) -> dict[str, Any]:
+        spread = {"spread": True} if self.confidence and name != "cerberus" else {}
+        return {"dropout": self.dropout, **spread, **self.options.get(name, {})}
 
     def plan_for(self, kind: NetworkKind) -> IlluminantPlan:
         """The plan with the values that this kind of network has for its own.
@@ -160,6 +170,8 @@ _ADAMW: dict[str, Any] = {
     "clip": 1.0,
 }
 
+_IN_LARGE_BATCHES: dict[str, Any] = _ADAMW | {"batch_size": 64}
+
 PLANS: dict[str, IlluminantPlan] = {
     plan.name: plan
     for plan in (
@@ -183,6 +195,26 @@ PLANS: dict[str, IlluminantPlan] = {
             },
         ),
         IlluminantPlan(
+            "cameras",
+            "for several data sets: larger batches, longer, networks that say how sure they are",
+            Recipe(8000, warmup=200, ema=0.9995, log_every=1000, checkpoint_every=100_000, **_IN_LARGE_BATCHES),
+            SceneAugmentation(smallest_part=0.5, turn=False, exposure=1.0, sensor=0.05),
+            views=2,
+            confidence=0.02,
+            even=0.3,
+            own={
+                "histogram": {"turn": True, "smallest_part": 0.1},
+                "statistics": {
+                    "turn": True,
+                    "smallest_part": 0.05,
+                    "black": 0.02,
+                    "mix": 0.3,
+                    "dropout": 0.1,
+                    "options": {"color-statistics": {"hidden": 256}},
+                },
+            },
+        ),
+        IlluminantPlan(
             "demo",
             "a recipe of a minute or two for scenes that the project draws",
             Recipe(150, warmup=20, log_every=25, checkpoint_every=1000, **_ADAMW),
@@ -192,4 +224,4 @@ PLANS: dict[str, IlluminantPlan] = {
         ),
     )
 }
-"""By name: `best` for photographs, `demo` for the scenes that the project draws."""
+"""By name: `best` for NUS, `cameras` for several data sets, `demo` for the scenes that the project draws."""

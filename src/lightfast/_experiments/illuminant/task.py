@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast._experiments.data.lit_scenes import LitScenes
-from lightfast._pipelines.estimator import SceneEncoding
+from lightfast._pipelines.estimator import Estimator, SceneEncoding
 
-__all__ = ["IlluminantTask", "SceneAugmentation"]
+__all__ = ["IlluminantTask", "SceneAugmentation", "even_weights"]
+
+Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
+
+_LOG_SPREAD = -3.0, 4.5
+_DARKEST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class SceneAugmentation:
         black: standard deviation of an error of the black level of each channel, as a share of the channel's mean.
         sensor: standard deviation of the entries beside the diagonal of a random 3x3 matrix that mixes the channels
             of the balanced image, and leaves white as it is: as seen by a camera with other filters.
+        log_sensor: the same of a matrix that mixes the logarithms of the channels.
         mix: probability of pasting a rectangle of another balanced image of the batch.
         erase: probability of losing a rectangle of the image, which is masked.
     """
@@ -41,6 +47,7 @@ class SceneAugmentation:
     exposure: float = 0.0
     black: float = 0.0
     sensor: float = 0.0
+    log_sensor: float = 0.0
     mix: float = 0.0
     erase: float = 0.0
 
@@ -58,6 +65,10 @@ class IlluminantTask:
         augmentation: what training does to images.
         recovery: share of the loss that is of the recovery angle; the rest is of the reproduction angle.
         chosen: int64 (M,), which scenes; all of them by default. Tasks on parts of the same scenes share their memory.
+        weights: (M,), how often each of these is seen, relative to each other; equally by default.
+        confidence: how much the loss of the spread counts that networks say.
+        teacher: an estimator to learn from, beside the truth.
+        distill: share of the loss that is of the teacher's answer.
     """
 
     def __init__(
@@ -67,24 +78,33 @@ class IlluminantTask:
         augmentation: SceneAugmentation,
         recovery: float = 0.5,
         chosen: Tensor | None = None,
+        weights: Tensor | None = None,
+        confidence: float = 0.0,
+        teacher: Estimator | None = None,
+        distill: float = 0.5,
     ) -> None:
         self.images, self.illuminants = scenes.images, scenes.illuminants
         self.encoding, self.augmentation, self.recovery = encoding, augmentation, recovery
         self.chosen = torch.arange(len(scenes)) if chosen is None else chosen
         self.samples = len(self.chosen)
+        self.shares = None if weights is None else (weights.double() / weights.sum().double()).cumsum(0)
+        self.confidence, self.teacher, self.distill = confidence, teacher, distill
 
     def to(self, device: Any) -> None:
         """Move images and illuminants to the device."""
         self.images, self.illuminants = self.images.to(device), self.illuminants.to(device)
         self.chosen = self.chosen.to(device)
+        self.shares = None if self.shares is None else self.shares.to(device)
+        self.teacher = None if self.teacher is None else self.teacher.to(device).freeze()
 
     @torch.no_grad()
-    def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None, Tensor]:
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """What the network sees (B, 3, S, S), the log RGB to add to its answer (B, 3), and the true light (B, 3).
 
-        The log RGB is that of the balanced image, None for networks on linear RGB.
+        The log RGB is that of the balanced image, None for networks on linear RGB. Last is what a teacher says of the
+        balanced image (B, 3), None without one.
         """
-        how, places = self.augmentation, self.chosen[indices]
+        how, places = self.augmentation, self.chosen[self._weighed(indices, generator)]
         images, lights = self.images[places], self.illuminants[places]
         # All at once: of a step on small images, most is the launching of kernels.
         exposed, *box, mirrored, upside_down, turned = _uniform(8, images, generator)
@@ -95,6 +115,8 @@ class IlluminantTask:
             images = _with_other_black(images, how.black, generator)
         if how.sensor:
             images = _through_sensors(images, how.sensor, generator)
+        if how.log_sensor:
+            images = _through_log_sensors(images, how.log_sensor, generator)
         if how.mix:
             inside = _rectangles(images, how.mix, generator)
             pasted = images.roll(1, 0) * (0.5 * _normal(images, generator)).exp()
@@ -109,9 +131,20 @@ class IlluminantTask:
         if how.turn:
             images = torch.where(upside_down < 0.5, images.flip(2), images)
             images = torch.where(turned < 0.5, images.transpose(2, 3), images)
+        taught = None if self.teacher is None else self.teacher.from_reduced(images)
         if self.encoding.color == "linear":
             images = images * lights[:, :, None, None]
-        return *self.encoding.encode(images), lights
+        return *self.encoding.encode(images), lights, taught
+
+    def _weighed(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Indices that follow the weights: number `i` of `M` is where they sum to `(i + u) / M`, `u` in [0, 1).
+
+        So in an epoch, a sample of weight `w` (of a sum of 1) is seen `w M` times, give or take one.
+        """
+        if self.shares is None:
+            return indices
+        within = torch.rand(indices.shape, generator=generator, device=generator.device).to(self.shares)
+        return torch.searchsorted(self.shares, (indices + within) / self.samples).clamp(max=self.samples - 1)
 
     def _crop(self, images: Tensor, box: Sequence[Tensor]) -> Tensor:
         """A part of each image, resampled to the network's size and filled where it is masked.
@@ -129,16 +162,52 @@ class IlluminantTask:
         top, left = down * (height - tall), across * (width - wide)
         return self.encoding.reduce(images, boxes=torch.stack([top, top + tall, left, left + wide], 1))
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The square root of 1 - cosine, which is in proportion to the angle, and the angles' means in degrees."""
-        encoded, offset, lights = batch
-        estimate = self.encoding.decode(model(encoded), offset)
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The square root of 1 - cosine, which is in proportion to the angle, and the angles' means in degrees.
+
+        Networks that say what error `s` to expect, in degrees, get `log s + θ / s` too: the negative log likelihood, up
+        to a constant and a factor of 2, if errors are isotropic in log chroma and their density falls exponentially
+        with the angle `θ`. It is least where `s` is the mean of `θ`. Nothing of it reaches the light that they answer.
+        """
+        encoded, offset, lights, taught = batch
+        answer = model(encoded)
+        estimate = self.encoding.decode(answer[:, :3], offset)
         white = torch.ones_like(lights)
         # Relative to the true light: of a balanced image the estimate is that already.
         relative = estimate / lights if offset is None else estimate
         reproduction, recovery = _gap(relative, white), _gap(relative * lights, lights)
+        angle = _degrees(reproduction)
+        values = {"reproduction": angle.mean(), "recovery": _degrees(recovery).mean()}
         loss = (1 - self.recovery) * reproduction.mean() + self.recovery * recovery.mean()
-        return loss, {"reproduction": _degrees(reproduction).mean(), "recovery": _degrees(recovery).mean()}
+        if taught is not None:
+            apart, apart_there = _gap(relative / taught, white), _gap(relative * lights, taught * lights)
+            learned = (1 - self.recovery) * apart.mean() + self.recovery * apart_there.mean()
+            loss = (1 - self.distill) * loss + self.distill * learned
+            values["taught"] = _degrees(apart).mean()
+        if answer.shape[1] > 3:
+            expected = answer[:, 3].float().clamp(*_LOG_SPREAD)
+            surprise = (expected + angle * (-expected).exp()).mean()
+            loss = loss + self.confidence * surprise
+            values["surprise"] = surprise.detach()
+        return loss, values
+
+
+def even_weights(scenes: LitScenes, chosen: Tensor, share: float, width: float = 0.1) -> Tensor:
+    """How often to see the scenes at `chosen` (M,) so that cameras, and the lights of each, are seen more evenly.
+
+    `w_i ~ n_c^-share d_i^-share`, with `n_c` how many images the camera `c` took, and `d_i` the density of its lights
+    in log chroma at that of the image: a mean of Gaussians of the given `width`. A share of 0 leaves all as they are,
+    and 1 makes them even. Within a camera none counts more than five times the mean. The mean is 1.
+    """
+    logs = scenes.illuminants.cpu()[chosen].clamp(min=1e-6).log()
+    chroma, cameras = logs[:, ::2] - logs[:, 1:2], scenes.cameras[chosen]
+    weights = torch.empty(len(chosen))
+    for camera in cameras.unique():
+        here = torch.where(cameras == camera)[0]
+        density = (-torch.cdist(chroma[here], chroma[here]).square() / (2 * width**2)).exp().mean(1)
+        rarity = density**-share
+        weights[here] = (rarity / rarity.mean()).clamp(max=5) * len(here) ** -share
+    return weights / weights.mean()
 
 
 def _gap(a: Tensor, b: Tensor) -> Tensor:
@@ -158,14 +227,29 @@ def _with_other_black(images: Tensor, spread: float, generator: torch.Generator)
 
 
 def _through_sensors(balanced: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """Balanced images seen by other sensors: times a matrix a image whose rows sum to 1, so that white stays white."""
-    n = len(balanced)
-    mixing = spread * torch.randn((n, 3, 3), generator=generator, device=generator.device).to(balanced)
-    away = mixing - torch.diag_embed(mixing.diagonal(dim1=1, dim2=2))
-    matrix = torch.eye(3, device=balanced.device) + away - torch.diag_embed(away.sum(2))
-    seen = (matrix @ balanced.flatten(2)).reshape(balanced.shape)
+    """Balanced images seen by other sensors: times a matrix for each whose rows sum to 1, so that white stays white."""
+    seen = (_mixing(balanced, spread, generator) @ balanced.flatten(2)).reshape(balanced.shape)
     # A real sensor answers no color with less than nothing.
     return torch.maximum(seen, 0.02 * balanced)
+
+
+def _through_log_sensors(balanced: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+    """Balanced images `exp(M log x)`, with a matrix `M` for each image whose rows sum to 1: gray stays gray.
+
+    With `x` in log RGB, `o` the mean color and `w` white, all that an equivariant network sees is `x - o`, and all that
+    it has to find is `w - o`. The matrix takes both to `M (x - o)` and `M (w - o)`. Here `w = 0` stays where it is; a
+    matrix about the mean color, `o + M (x - o)`, is the same but for an offset, that is, for the light.
+    """
+    dark = _DARKEST * balanced.mean((1, 2, 3), keepdim=True)
+    logs = torch.maximum(balanced, dark).clamp(min=torch.finfo(balanced.dtype).tiny).log()
+    return (_mixing(balanced, spread, generator) @ logs.flatten(2)).reshape(balanced.shape).exp()
+
+
+def _mixing(images: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+    """Matrices near the identity whose rows sum to 1, (N, 3, 3)."""
+    mixing = spread * torch.randn((len(images), 3, 3), generator=generator, device=generator.device).to(images)
+    away = mixing - torch.diag_embed(mixing.diagonal(dim1=1, dim2=2))
+    return torch.eye(3, device=images.device) + away - torch.diag_embed(away.sum(2))
 
 
 def _rectangles(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:

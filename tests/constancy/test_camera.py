@@ -1,0 +1,67 @@
+"""What is known of a camera: the curve of its lights, and a prior over them."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lightfast.constancy import LightPrior, pull_to_curve
+from lightfast.metrics import reproduction_error
+
+RED_TO_BLUE = torch.tensor([0.7071, 0.0, -0.7071])
+GREEN = torch.tensor([-0.4082, 0.8165, -0.4082])
+
+
+def camera(n=60, seed=0, green=0.0):
+    """True lights on a parabola in log chroma, and estimates whose errors are larger along it than across."""
+    generator = torch.Generator().manual_seed(seed)
+    along = 0.3 * torch.randn(n, 1, generator=generator)
+    truth = along * RED_TO_BLUE + (green + 0.5 * along.square()) * GREEN
+    noise = torch.randn(n, 2, 1, generator=generator)
+    estimates = truth + 0.1 * noise[:, 0] * RED_TO_BLUE + 0.04 * noise[:, 1] * GREEN
+    return F.normalize(truth.exp()), F.normalize(estimates.exp())
+
+
+def test_estimates_come_closer_to_the_truth_and_follow_the_light():
+    truth, estimates = camera()
+    spread = torch.full((60,), 4.0)
+    pulled = pull_to_curve(estimates, spread)
+    assert reproduction_error(pulled, truth).mean() < 0.97 * reproduction_error(estimates, truth).mean()
+    gain = torch.tensor([[1.0, 0.4, 0.05]])
+    moved = pull_to_curve(F.normalize(estimates * gain), spread)
+    assert reproduction_error(moved, pulled * gain).max() < 1e-3
+
+
+def test_the_unsure_are_pulled_and_the_sure_are_not():
+    _, estimates = camera()
+    spread = torch.full((60,), 4.0)
+    spread[::2] = 0.2
+    moved = reproduction_error(pull_to_curve(estimates, spread), estimates)
+    assert moved[::2].max() < 0.2 < moved[1::2].mean()
+    assert torch.equal(pull_to_curve(estimates[:7], spread[:7]), estimates[:7]), "a few are left alone"
+
+
+def test_two_cameras_in_one_folder_do_no_harm():
+    first, second = camera(), camera(seed=1, green=0.35)
+    truth, estimates = (torch.cat(pair) for pair in zip(first, second, strict=True))
+    pulled = pull_to_curve(estimates, torch.full((120,), 4.0))
+    assert reproduction_error(pulled, truth).mean() < 1.02 * reproduction_error(estimates, truth).mean()
+
+
+def test_strangers_do_not_bend_the_curve():
+    truth, estimates = camera()
+    strange = F.normalize(torch.tensor([[0.2, 1.0, 0.1]])).expand(6, 3)
+    spread = torch.full((66,), 4.0)
+    pulled = pull_to_curve(torch.cat([estimates, strange]), spread)[:60]
+    assert reproduction_error(pulled, truth).mean() < 0.99 * reproduction_error(estimates, truth).mean()
+
+
+def test_a_prior_from_a_few_lights_helps_where_they_are_true_and_says_so_little_to_the_sure():
+    truth, estimates = camera(200)
+    prior, spread = LightPrior(truth[:40]), torch.full((160,), 4.0)
+    better = reproduction_error(prior(estimates[40:], spread), truth[40:]).mean()
+    assert better < 0.9 * reproduction_error(estimates[40:], truth[40:]).mean()
+    assert reproduction_error(prior(estimates, torch.full((200,), 0.01)), estimates).max() < 0.1
+    far = F.normalize(torch.tensor([[0.05, 1.0, 0.05]]))
+    assert reproduction_error(prior(far, torch.tensor([4.0])), far) > 5, "what the camera never met is doubted"
+    with pytest.raises(ValueError, match="at least two lights"):
+        LightPrior(truth[:1])
