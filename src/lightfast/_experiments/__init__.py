@@ -39,6 +39,7 @@ EXPERIMENTS = {
     "illuminant": "illuminant.experiment:Illuminant",
     "inpainting": "inpainting.experiment:Inpainting",
     "spectral": "spectral.experiment:Spectral",
+    "photographs": "photographs.experiment:Photographs",
 }
 """Module and class of each, by name."""
 
