@@ -16,9 +16,10 @@ Fitted by maximum likelihood to the packaged estimator on renders of scenes that
 are those of `lightfast reproduce photographs`, the scenes are not.
 """
 
-# Of pictures that cameras have balanced, so many are nearly right. Casts of half of the others have this spread in log
-# chroma; those of the other half are anything within a distance of 1.2.
-_RIGHT, _CAST, _FAR = 0.95, 0.3, 1.2
+# Of pictures that cameras have balanced, so many are nearly right. Casts of the others spread so far in log chroma from
+# cold to warm and from green to magenta: cameras miss the temperature of the light more often than its tint, and what
+# seems to lie much farther away is a picture of red doors or of the sea.
+_RIGHT, _WARM, _TINT = 0.93, 0.35, 0.2
 # The largest ratio of two gains.
 _LARGEST = 8.0
 
@@ -26,18 +27,16 @@ _LARGEST = 8.0
 def wrong_probability(chroma: Tensor, spread: float = SPREAD) -> Tensor:
     """How likely a picture is wrong, given that its light was estimated as `chroma` (..., 2) from white, in log chroma.
 
-    `P = (1 - r) w / ((1 - r) w + r t(chroma; s))`, with `r` the share of pictures that are right, `t(.; s)` the t
-    distribution with 2 degrees of freedom and scale `s` in two dimensions, `s` the spread of estimates, and
-    `w = (t(chroma; sqrt(s² + 0.3²)) + 1 / (1.2² π)) / 2` what casts are like.
+    `P = (1 - r) n / ((1 - r) n + r t)`, with `r` the share of pictures that are right, `t` the density of the t
+    distribution with 2 degrees of freedom and the spread of estimates as its scale, and `n` that of casts, a normal
+    distribution along `log R/B` and across it, as wide as casts and estimates together.
     """
-    squared = (chroma**2).sum(-1)
-    right = _RIGHT * _density(squared, spread)
-    wrong = (1 - _RIGHT) * (_density(squared, math.hypot(spread, _CAST)) + 1 / (_FAR**2 * math.pi)) / 2
+    warm, tint = (chroma[..., 0] - chroma[..., 1]) / math.sqrt(2), chroma.sum(-1) / math.sqrt(2)
+    across, along = math.hypot(spread, _TINT), math.hypot(spread, _WARM)
+    right = _RIGHT * (1 + (chroma**2).sum(-1) / (2 * spread**2)) ** -2 / spread**2
+    cast = (-((warm / along) ** 2 + (tint / across) ** 2) / 2).exp() / (along * across)
+    wrong = (1 - _RIGHT) * cast
     return wrong / (right + wrong)
-
-
-def _density(squared: Tensor, scale: float) -> Tensor:
-    return (1 + squared / (2 * scale**2)) ** -2 / (2 * math.pi * scale**2)
 
 
 def likely_light(estimate: Tensor, spread: float = SPREAD) -> Tensor:
@@ -47,7 +46,7 @@ def likely_light(estimate: Tensor, spread: float = SPREAD) -> Tensor:
     right and `u` if it is wrong, so `P u`. No gain is more than 8 times another.
 
     >>> white = torch.full((3,), 3**-0.5)
-    >>> torch.equal(likely_light(white), white)
+    >>> torch.allclose(likely_light(white).float(), white)
     True
     """
     log = estimate.double().clamp(min=1e-6).log()
