@@ -47,7 +47,9 @@ def test_a_folder_of_good_and_bad_files(tmp_path):
     _photo(source / "b.png", (0.4, 0.8, 1.0))
     (source / "bad.jpg").write_bytes(b"nothing")
     before = {path.name: path.read_bytes() for path in source.iterdir()}
-    result = RUNNER.invoke(app, ["balance", str(source), "-o", str(out), "--estimator", "gray-world"])
+    result = RUNNER.invoke(
+        app, ["balance", str(source), "-o", str(out), "--estimator", "gray-world", "--prior", "none"]
+    )
     assert result.exit_code == 1
     assert "bad.jpg" in result.output and "1 of 3 files" in result.output
     assert {path.name for path in out.iterdir()} == {"a.jpg", "b.png", "contact-sheet.jpg"}
@@ -63,7 +65,17 @@ def test_a_folder_of_good_and_bad_files(tmp_path):
 def test_inputs_are_never_overwritten(tmp_path):
     photo = _photo(tmp_path / "a.jpg")
     before = photo.read_bytes()
-    arguments = ["balance", str(photo), "-o", str(tmp_path), "--estimator", "gray-world", "--no-sheet"]
+    arguments = [
+        "balance",
+        str(photo),
+        "-o",
+        str(tmp_path),
+        "--estimator",
+        "gray-world",
+        "--prior",
+        "none",
+        "--no-sheet",
+    ]
     assert RUNNER.invoke(app, arguments).exit_code == 0
     assert photo.read_bytes() == before and (tmp_path / "a-balanced.jpg").exists()
     assert not (tmp_path / "contact-sheet.jpg").exists()
@@ -78,7 +90,17 @@ def test_two_photographs_of_one_name_go_to_two_files(tmp_path):
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
 def test_strength(tmp_path, strength):
     photo = _photo(tmp_path / "a.png")
-    arguments = ["balance", str(photo), "-o", str(tmp_path / "out"), "--estimator", "gray-world", "--no-sheet"]
+    arguments = [
+        "balance",
+        str(photo),
+        "-o",
+        str(tmp_path / "out"),
+        "--estimator",
+        "gray-world",
+        "--prior",
+        "none",
+        "--no-sheet",
+    ]
     assert RUNNER.invoke(app, [*arguments, "--strength", str(strength)]).exit_code == 0
     left = _spread(tmp_path / "out" / "a.png") / _spread(photo)
     assert left == pytest.approx(1 - strength, abs=0.12)
@@ -160,7 +182,7 @@ def test_arrays_come_back_as_arrays(dtype, alpha):
     if alpha:
         array = np.dstack([array, np.arange(1200).reshape(30, 40).astype(dtype)])
     given = array.copy()
-    found = lf.balance(array, "gray-world")
+    found = lf.balance(array, "gray-world", prior="none")
     assert isinstance(found, lf.Balanced) and np.array_equal(array, given)
     assert found.picture.dtype == dtype and found.picture.shape == array.shape
     assert _imbalance(srgb_to_linear(torch.from_numpy(found.picture[..., :3] / top)).numpy()) < 0.02
@@ -175,7 +197,7 @@ def test_arrays_come_back_as_arrays(dtype, alpha):
 def test_tensors_come_back_as_tensors(dtype):
     top = 255 if dtype == torch.uint8 else 1
     tensor = (torch.from_numpy(_srgb(_gray_scene())).permute(2, 0, 1) * top).to(dtype)
-    found = lf.balance(tensor, "gray-world").picture
+    found = lf.balance(tensor, "gray-world", prior="none").picture
     assert found.dtype == dtype and found.shape == tensor.shape
     assert _imbalance(srgb_to_linear(found.double() / top).permute(1, 2, 0).numpy()) < 0.02
 
@@ -193,50 +215,82 @@ def test_linear_numbers_are_multiplied_and_nothing_is_clipped():
 def test_pillow_images_come_back_as_pillow_images(mode):
     image = Image.fromarray((_srgb(_gray_scene()) * 255).round().astype(np.uint8)).convert(mode)
     image.info["dpi"] = (72, 72)
-    found = lf.balance(image, "gray-world").picture
+    found = lf.balance(image, "gray-world", prior="none").picture
     assert isinstance(found, Image.Image) and found.mode == mode and found.info["dpi"] == (72, 72)
     assert np.array_equal(
-        np.asarray(found)[..., :3], lf.balance(np.asarray(image.convert("RGB")), "gray-world").picture
+        np.asarray(found)[..., :3], lf.balance(np.asarray(image.convert("RGB")), "gray-world", prior="none").picture
     )
 
 
 def test_files_come_back_as_photos_that_can_be_saved(tmp_path):
     path = _photo(tmp_path / "a.jpg")
-    found = lf.balance(path)
+    found = lf.balance(path, prior="none")
     assert isinstance(found.picture, lf.Photo)
     found.picture.save(tmp_path / "b.jpg")
     assert _spread(tmp_path / "b.jpg") < 0.6 * _spread(path)
     with Image.open(tmp_path / "b.jpg") as image:
         assert image.getexif()[0x0110] == "Camera X"
-    assert lf.balance(str(path), lf.pretrained("illuminant")).light == found.light
+    assert lf.balance(str(path), lf.pretrained("illuminant"), prior="none").light == found.light
     again = lf.balance(read_photo(path), lambda images: lf.constancy.gray_world(images))
     assert isinstance(again.picture, lf.Photo) and again.light != found.light
 
 
 def test_photos_of_floating_point_are_balanced(tmp_path):
     Photo(_gray_scene().astype(np.float32), "TIFF", linear=True).save(tmp_path / "a.tif")
-    found = lf.balance(tmp_path / "a.tif", "gray-world").picture
+    found = lf.balance(tmp_path / "a.tif", "gray-world", prior="none").picture
     assert found.pixels.dtype == np.float32 and _imbalance(found.pixels) < 1e-4
 
 
 def test_pictures_that_cannot_be_balanced():
     with pytest.raises(PhotoError, match="a gray picture has no red, green and blue"):
-        lf.balance(np.zeros((4, 4), np.uint8), "gray-world")
+        lf.balance(np.zeros((4, 4), np.uint8), "gray-world", prior="none")
     with pytest.raises(ValueError, match=r"a tensor \(3, H, W\), but the shape is \(1, 3, 4, 4\)"):
-        lf.balance(torch.zeros(1, 3, 4, 4), "gray-world")
+        lf.balance(torch.zeros(1, 3, 4, 4), "gray-world", prior="none")
     with pytest.raises(ValueError, match="expected one picture"):
-        lf.balance(np.zeros((3, 4, 40), np.uint8), "gray-world")
+        lf.balance(np.zeros((3, 4, 40), np.uint8), "gray-world", prior="none")
     with pytest.raises(TypeError, match="uint8, uint16 or floating point"):
-        lf.balance(np.zeros((4, 4, 3), np.int64), "gray-world")
+        lf.balance(np.zeros((4, 4, 3), np.int64), "gray-world", prior="none")
     with pytest.raises(TypeError, match="a picture is a path, an array"):
-        lf.balance(None, "gray-world")
+        lf.balance(None, "gray-world", prior="none")
     with pytest.raises(ValueError, match="from 0 to 1, not 2"):
         lf.balance(np.zeros((4, 4, 3), np.uint8), "gray-world", strength=2)
     with pytest.raises(ValueError, match="convert it first"):
-        lf.balance(Image.new("CMYK", (4, 4)), "gray-world")
+        lf.balance(Image.new("CMYK", (4, 4)), "gray-world", prior="none")
 
 
 def test_a_gray_file_is_named(tmp_path):
     Photo(np.zeros((8, 8, 1), np.uint8)).save(tmp_path / "gray.png")
     result = RUNNER.invoke(app, ["balance", str(tmp_path / "gray.png"), "-o", str(tmp_path / "out")])
     assert result.exit_code == 1 and "gray.png: a gray picture" in result.output
+
+
+def test_the_prior_leaves_what_is_nearly_right_and_repairs_what_is_far_off():
+    from lightfast._photographs.prior import likely_light, wrong_probability
+
+    def tempered(angle_like):
+        light = torch.nn.functional.normalize(torch.tensor([1.0 + angle_like, 1.0, 1.0 - angle_like]).double(), dim=0)
+        return light, likely_light(light)
+
+    def cast(light):
+        return float((light.sum() / 3**0.5).clamp(max=1).acos().rad2deg())
+
+    near, kept = tempered(0.05)
+    assert 2 < cast(near) < 3 and cast(kept) < 0.2
+    far, gone = tempered(0.4)
+    assert cast(gone) > 0.4 * cast(far)
+    warm, red = torch.tensor([[0.35, -0.35], [0.35, 0.35]])
+    assert wrong_probability(warm) > 1.5 * wrong_probability(red), "light is rather warm than magenta"
+    assert wrong_probability(torch.tensor([1.5, -0.8])) < 0.1, "no camera is as wrong as that"
+    wild = likely_light(torch.tensor([1.0, 1e-5, 1e-3], dtype=torch.float64))
+    assert wild.max() / wild.min() < 8.001
+
+
+def test_raw_and_linear_pictures_have_no_prior():
+    linear = _gray_scene((0.6, 0.55, 0.5))
+    assert (
+        lf.balance(linear, "gray-world", linear=True).light == lf.balance(linear, "gray-world", linear=True).estimated
+    )
+    rendered = lf.balance(_srgb(linear), "gray-world")
+    assert max(rendered.light) - min(rendered.light) < 0.2 * (max(rendered.estimated) - min(rendered.estimated))
+    with pytest.raises(ValueError, match="the prior is 'auto' or 'none'"):
+        lf.balance(linear, "gray-world", prior="maybe")

@@ -40,6 +40,7 @@ EXPERIMENTS = {
     "inpainting": "inpainting.experiment:Inpainting",
     "spectral": "spectral.experiment:Spectral",
     "prints": "prints.experiment:PrintsStudy",
+    "photographs": "photographs.experiment:Photographs",
 }
 """Module and class of each, by name."""
 

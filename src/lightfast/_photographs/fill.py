@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lightfast._photographs.diffuse import diffused, is_thin
 from lightfast._photographs.files import kind_named, read_photo, write_photo
 from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._photographs.pictures import as_photo
@@ -39,6 +40,9 @@ Box = tuple[int, int, int, int]
 
 # Holes are brought to the size of those that networks are trained on.
 _HOLE = CENTER.stop - CENTER.start - 2 * OVERLAP
+
+# Pixels around thin holes that are looked at.
+_RIM = 8
 
 # Of the mean of a channel, added before a ratio is taken; and the largest logarithm of a ratio that is believed.
 _FLOOR, _LARGEST = 0.02, 1.5
@@ -83,8 +87,9 @@ def fill(
 ) -> Filled:
     """The picture with missing pixels filled in; all others are left as they are, bit by bit.
 
-    Around each hole a window is brought to the size that the network sees, filled, and put back. Pixels that touch, at
-    a corner too, are of one hole.
+    Thin holes (scratches, dots) are filled smoothly from what is around them, see
+    :func:`lightfast._photographs.diffuse.diffused`; around each of the others a window is brought to the size that the
+    network sees, filled, and put back. Pixels that touch, at a corner too, are of one hole.
 
     Args:
         picture: a JPEG, PNG or TIFF file; an array (H, W, 3) or a tensor (3, H, W), of uint8, uint16 or floating point
@@ -112,12 +117,15 @@ def fill(
     missing = _as_stored(upright, photo.orientation)
     inpainter = inpainter if isinstance(inpainter, Inpainter) else Inpainter.load(inpainter)
     holes, pixels = find_holes(missing), photo.pixels.copy()
-    for hole in holes:
-        rows, columns = hole.inside.shape
-        region = pixels[hole.top : hole.top + rows, hole.left : hole.left + columns]
-        light = _fill_hole(replace(photo, pixels=pixels), missing, hole, inpainter, blend).permute(1, 2, 0).numpy()
+    thick = [hole for hole in holes if not is_thin(hole.inside)]
+    left = np.zeros_like(missing)
+    for hole in thick:
+        _part(left, hole)[hole.inside] = True
+    _fill_thin(photo, pixels, missing, missing & ~left)
+    for hole in thick:
+        light = _fill_hole(replace(photo, pixels=pixels), left, hole, inpainter, blend).permute(1, 2, 0).numpy()
         light = light if pixels.shape[2] == 3 else light.mean(2, keepdims=True)
-        region[hole.inside] = photo.stored(light)[hole.inside]
+        _part(pixels, hole)[hole.inside] = photo.stored(light)[hole.inside]
     seen = holes if photo.orientation == 1 else find_holes(upright)
     boxes = tuple((hole.left, hole.top, hole.inside.shape[1], hole.inside.shape[0]) for hole in seen)
     return Filled(back(replace(photo, pixels=pixels)), boxes)
@@ -173,6 +181,26 @@ def find_holes(missing: np.ndarray) -> list[Hole]:
             inside[row - top, first - left : last - left] = True
         holes.append(Hole(top, left, inside))
     return holes
+
+
+def _part(image: np.ndarray, hole: Hole) -> np.ndarray:
+    """The rectangle of a hole in an image (H, W, ...)."""
+    rows, columns = hole.inside.shape
+    return image[hole.top : hole.top + rows, hole.left : hole.left + columns]
+
+
+def _fill_thin(photo: Photo, pixels: np.ndarray, missing: np.ndarray, thin: np.ndarray) -> None:
+    """Fill thin holes of `pixels`, all at once; no more of the photograph is looked at than they reach over."""
+    if not thin.any():
+        return
+    ends = (np.flatnonzero(thin.any(axis))[[0, -1]] for axis in (1, 0))
+    window = tuple(slice(max(0, first - _RIM), last + 1 + _RIM) for first, last in ends)
+    if missing[window].all():
+        window = (slice(None), slice(None))
+    inside = thin[window]
+    # Missing pixels of floating point may hold anything.
+    light = np.where(missing[window][..., None], 0, photo.light(window))
+    pixels[window][inside] = photo.stored(diffused(light, missing[window], inside).astype(np.float32))
 
 
 def _fill_hole(photo: Photo, missing: np.ndarray, hole: Hole, inpainter: Inpainter, blend: bool) -> Tensor:
