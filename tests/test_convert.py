@@ -447,6 +447,32 @@ def test_kinds_of_networks_that_once_failed(kind: type[nn.Module]) -> None:
     assert str(certify(net, images(8))) == str(report.certificate)
 
 
+class GatedBlocks(nn.Module):
+    """Gated linear units, as in gMLP and MambaOut: a layer's features are split into a map and its gate."""
+
+    def __init__(self, width: int = 12, depth: int = 3) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, width, 4, 4), nn.Linear(width, 5)
+        self.into = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(depth))
+        self.out = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        for into, out in zip(self.into, self.out, strict=True):
+            u, v = F.gelu(into(F.layer_norm(x, x.shape[-1:]))).chunk(2, -1)
+            x = x + out(u * torch.sigmoid(v))
+        return self.head(x.mean(1))
+
+
+def test_gated_layers_are_constrained_and_lose_no_group() -> None:
+    net = convert(GatedBlocks(), images(8))
+    layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    ours = [layer for layer in layers if isinstance(layer, lfnn.Linear | lfnn.Conv2d)]
+    assert len(layers) == 8 and len(ours) >= 0.6 * len(layers)
+    assert all(set(layer.out_groups.assignment) == {0, 1, 2} for layer in ours)
+    assert net.conversion.certificate.invariant
+
+
 class TwoHeads(nn.Module):
     """Class scores from two places, averaged, one of them the largest over tokens."""
 

@@ -24,7 +24,7 @@ from lightfast._convert.layers import (
 )
 from lightfast._convert.modules import Modules
 from lightfast._convert.outputs import Decision
-from lightfast._convert.regions import varying_nodes
+from lightfast._convert.regions import split_layers, varying_nodes
 from lightfast._convert.report import Change, Conversion
 from lightfast._groups import Groups
 from lightfast._response import NoResponse, Response, Space, apply
@@ -88,7 +88,7 @@ class Rewriter:
         self.values: dict[fx.Node, Any] = {}
         self.references: dict[fx.Node, tuple[Reference, ...]] = {}
         self.centered: dict[fx.Node, tuple[fx.Node, Reference]] = {}
-        self.varying = varying_nodes(network.graph)
+        self.varying, self.split = varying_nodes(network.graph), split_layers(network.graph)
         self.order = {node: index for index, node in enumerate(network.graph.nodes)}
 
     def run(self, name: str) -> fx.GraphModule:
@@ -181,6 +181,10 @@ class Rewriter:
                 bias = None if bias is None else bias.repeat(seen)
             else:
                 out_groups = assign(layout.groups, outputs, call.get("groups", 1))
+                if node in self.split and call.get("groups", 1) == 1 and out_groups is not None:
+                    # In turns, so that each part has features of all groups.
+                    seen = sorted(set(layout.groups.assignment))
+                    out_groups = Groups((seen[i % len(seen)] for i in range(outputs)), self.space.groups)
         if layout is None or out_groups is None:
             self._plain_linear(node, name, call, path)
             return
@@ -302,8 +306,17 @@ class Rewriter:
     # --- repairs
 
     def _sum(self, node: fx.Node, moving: list[fx.Node]) -> None:
-        """A sum of two equivariant values: the shortcut, which is the older of the two, is centered."""
-        older = min(moving, key=self.order.__getitem__)
+        """A sum of two equivariant values: the shortcut, which is the older of the two, is centered.
+
+        Where one of them has features of fewer groups, it is that one, so that no group is lost.
+        """
+
+        def rank(part: fx.Node) -> tuple[int, int]:
+            layout = self._layout(part)
+            assert layout is not None
+            return len(set(layout.groups.assignment)), self.order[part]
+
+        older = min(moving, key=rank)
         layout = self._layout(older)
         assert layout is not None
         path = self._path(node, "shortcut")
