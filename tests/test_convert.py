@@ -16,6 +16,7 @@ from lightfast import models
 from lightfast._certify import certify
 from lightfast._convert import Conversion, convert
 from lightfast._convert.blocks import GroupScores
+from lightfast._convert.progress import Progress
 from lightfast._equivariance import equivariance_error
 from tests import zoo
 from tests.zoo.table import HEADER, NETWORKS, Entry, row
@@ -508,6 +509,76 @@ def test_networks_of_other_groups() -> None:
     with pytest.warns(UserWarning, match="7 channels, which do not divide into 2 groups"):
         net = convert(model, torch.zeros(2, 4, 8, 8), offset_groups=2, widths="keep")
     assert net.conversion.certificate.equivariant and net(torch.zeros(1, 4, 8, 8)).shape[1] == 7
+
+
+class Sequence1d(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv1d(5, 10, 3, padding=1), nn.BatchNorm1d(10), nn.Conv1d(10, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.norm(self.conv(x))))
+
+
+class Volume(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up, self.head = nn.Conv3d(2, 4, 3, 2, 1), nn.ConvTranspose3d(4, 4, 2, 2), nn.Conv3d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.up(F.relu(self.conv(x)))))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "groups"),
+    [(Sequence1d, (2, 5, 9), 5), (Volume, (2, 2, 4, 4, 4), 2)],
+    ids=["one dimension, five groups", "three dimensions, two groups"],
+)
+def test_dimensions_and_groups(model: type[nn.Module], shape: tuple[int, ...], groups: int) -> None:
+    net = convert(model(), torch.zeros(shape), groups).eval()
+    assert net.conversion.certificate.equivariant
+    assert equivariance_error(net, torch.randn(shape), groups, offsets=5.0) < 1e-9
+
+
+class Named(nn.Module):
+    """Takes a dictionary and a second input that does not move, and gives a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.embed, self.head = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(4, 6), nn.Linear(6, 5)
+
+    def forward(self, inputs: dict[str, Tensor], *, camera: Tensor) -> dict[str, Tensor]:
+        features = F.relu(self.conv(inputs["image"])) + self.embed(camera)[:, :, None, None]
+        return {"scores": self.head(features.mean((2, 3))), "features": features}
+
+
+def test_dictionaries_and_several_inputs() -> None:
+    camera = torch.randn(2, 4)
+    net = convert(Named(), [{"image": images(8)}], kwargs={"camera": camera}).double().eval()
+    x, light = images(8).double(), torch.randn(2, 3, dtype=torch.float64)
+    one = net({"image": x}, camera=camera.double())
+    other = net({"image": x + light[:, :, None, None]}, camera=camera.double())
+    moved = one["features"] + light.repeat_interleave(2, 1)[:, :, None, None]
+    assert torch.allclose(other["scores"], one["scores"]) and torch.allclose(other["features"], moved)
+    assert [said.split(": ")[1].split(";")[0] for said in net.conversion.outputs] == [
+        "scores, which do not move",
+        "follows the light",
+    ]
+
+
+def test_progress_is_shown_once_it_takes_long() -> None:
+    import io
+    import time
+
+    shown = io.StringIO()
+    with Progress("converting", after=0.2, stream=shown, always=True) as progress:
+        progress("first")
+        assert not shown.getvalue()
+        time.sleep(0.5)
+        progress("second")
+    assert shown.getvalue() == "converting: first\nconverting: second\n"
+    with Progress("converting", after=0.0, stream=io.StringIO()) as progress:
+        assert not progress.shown
 
 
 @pytest.mark.slow
