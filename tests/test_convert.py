@@ -474,6 +474,33 @@ def test_gated_layers_are_constrained_and_lose_no_group() -> None:
     assert net.conversion.certificate.invariant
 
 
+class PooledAttention(nn.Module):
+    """Attention that changes the number of tokens and features, as LeViT's downsampling does, and layers after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.q, self.kv = nn.Conv2d(3, 6, 2, 2), nn.Linear(6, 6), nn.Linear(6, 18)
+        self.norm, self.proj = nn.BatchNorm1d(18), nn.Linear(12, 9)
+        self.mlp = nn.Sequential(nn.Linear(9, 18), nn.Hardswish(), nn.Linear(18, 9))
+        self.head = nn.Linear(9, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        kv = self.kv(x)
+        kv = self.norm(kv.flatten(0, 1)).reshape_as(kv)
+        k, v = kv.split([6, 12], -1)
+        x = self.proj((self.q(x[:, ::4]) @ k.transpose(1, 2)).softmax(-1) @ v)
+        return self.head((x + self.mlp(x)).mean(1))
+
+
+def test_group_means_come_back_after_features_change() -> None:
+    net = convert(PooledAttention(), images(8)).eval()
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear)}
+    assert constrained == {"mlp.0", "mlp.2", "head"}
+    assert net.conversion.certificate.invariant
+    assert equivariance_error(net, images(8), offsets=5.0, expect="invariant") < 1e-9
+
+
 class TwoHeads(nn.Module):
     """Class scores from two places, averaged, one of them the largest over tokens."""
 

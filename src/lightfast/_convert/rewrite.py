@@ -61,6 +61,16 @@ class Reference:
             return replace(self.layout, features=1)
         return None
 
+    def widened(self, shape: tuple[int, ...], features: int) -> Layout | None:
+        """How a value with another number of features can be laid out once it has the group means; None if it cannot.
+
+        It does not move, so that any assignment of its features will do.
+        """
+        groups = self.layout.groups.count
+        if self.layout.images != 0 or shape[0] != self.shape[0] or shape[features] < groups:
+            return None
+        return replace(self.layout, features=features, groups=Groups.runs(shape[features], groups))
+
 
 class Rewriter:
     """Builds the equivariant graph from the plain one, node by node.
@@ -243,7 +253,9 @@ class Rewriter:
         operand, references = self._still(call["input"], node)
         layer = linear_layer(name, call, weight, bias)
         place = self.modules.layer((path, tuple(weight.shape)), path, layer, {"weight": weight, "bias": bias})
-        self._finish(node, self.graph.call_module(place, (operand,)), references)
+        # After a layer the features are new ones, so the group means can be given back whatever their number was.
+        features = len(self._shape(node)) - 1 if name == "linear" else 1
+        self._finish(node, self.graph.call_module(place, (operand,)), references, features)
         if self._layout(call["input"]) is not None:
             self._note_kept(node, place, _plain_name(name), "it serves a product, was kept, or cannot be constrained")
 
@@ -414,8 +426,13 @@ class Rewriter:
             self.centered[operand] = (centered, Reference(pool, layout, self._shape(operand)))
         return self.centered[operand]
 
-    def _finish(self, node: fx.Node, new: fx.Node, references: tuple[Reference, ...]) -> None:
-        """Record an invariant value, after giving back group means if it has the shape for it."""
+    def _finish(
+        self, node: fx.Node, new: fx.Node, references: tuple[Reference, ...], features: int | None = None
+    ) -> None:
+        """Record an invariant value, after giving back group means if it has the shape for it.
+
+        `features` is the axis of features that are all new, so that any assignment of them will do.
+        """
         recorded = node.meta.get("val")
         new.meta.setdefault("val", recorded)
         if not isinstance(recorded, Tensor):
@@ -425,6 +442,8 @@ class Rewriter:
             return
         shape = self._shape(node)
         fitting = [(r, layout) for r in references if (layout := r.fits(shape)) is not None]
+        if not fitting and features is not None and node not in self.decision.heads:
+            fitting = [(r, layout) for r in references if (layout := r.widened(shape, features)) is not None]
         if node in self.plain or not fitting or not recorded.is_floating_point():
             self._set(node, new, Response(shape), references)
             return
