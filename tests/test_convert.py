@@ -16,6 +16,7 @@ from lightfast import models
 from lightfast._certify import certify
 from lightfast._convert import Conversion, convert
 from lightfast._convert.blocks import GroupScores
+from lightfast._convert.progress import Progress
 from lightfast._equivariance import equivariance_error
 from tests import zoo
 from tests.zoo.table import HEADER, NETWORKS, Entry, row
@@ -447,6 +448,59 @@ def test_kinds_of_networks_that_once_failed(kind: type[nn.Module]) -> None:
     assert str(certify(net, images(8))) == str(report.certificate)
 
 
+class GatedBlocks(nn.Module):
+    """Gated linear units, as in gMLP and MambaOut: a layer's features are split into a map and its gate."""
+
+    def __init__(self, width: int = 12, depth: int = 3) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, width, 4, 4), nn.Linear(width, 5)
+        self.into = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(depth))
+        self.out = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        for into, out in zip(self.into, self.out, strict=True):
+            u, v = F.gelu(into(F.layer_norm(x, x.shape[-1:]))).chunk(2, -1)
+            x = x + out(u * torch.sigmoid(v))
+        return self.head(x.mean(1))
+
+
+def test_gated_layers_are_constrained_and_lose_no_group() -> None:
+    net = convert(GatedBlocks(), images(8))
+    layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    ours = [layer for layer in layers if isinstance(layer, lfnn.Linear | lfnn.Conv2d)]
+    assert len(layers) == 8 and len(ours) >= 0.6 * len(layers)
+    assert all(set(layer.out_groups.assignment) == {0, 1, 2} for layer in ours)
+    assert net.conversion.certificate.invariant
+
+
+class PooledAttention(nn.Module):
+    """Attention that changes the number of tokens and features, as LeViT's downsampling does, and layers after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.q, self.kv = nn.Conv2d(3, 6, 2, 2), nn.Linear(6, 6), nn.Linear(6, 18)
+        self.norm, self.proj = nn.BatchNorm1d(18), nn.Linear(12, 9)
+        self.mlp = nn.Sequential(nn.Linear(9, 18), nn.Hardswish(), nn.Linear(18, 9))
+        self.head = nn.Linear(9, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        kv = self.kv(x)
+        kv = self.norm(kv.flatten(0, 1)).reshape_as(kv)
+        k, v = kv.split([6, 12], -1)
+        x = self.proj((self.q(x[:, ::4]) @ k.transpose(1, 2)).softmax(-1) @ v)
+        return self.head((x + self.mlp(x)).mean(1))
+
+
+def test_group_means_come_back_after_features_change() -> None:
+    net = convert(PooledAttention(), images(8)).eval()
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear)}
+    assert constrained == {"mlp.0", "mlp.2", "head"}
+    assert net.conversion.certificate.invariant
+    assert equivariance_error(net, images(8), offsets=5.0, expect="invariant") < 1e-9
+
+
 class TwoHeads(nn.Module):
     """Class scores from two places, averaged, one of them the largest over tokens."""
 
@@ -482,6 +536,76 @@ def test_networks_of_other_groups() -> None:
     with pytest.warns(UserWarning, match="7 channels, which do not divide into 2 groups"):
         net = convert(model, torch.zeros(2, 4, 8, 8), offset_groups=2, widths="keep")
     assert net.conversion.certificate.equivariant and net(torch.zeros(1, 4, 8, 8)).shape[1] == 7
+
+
+class Sequence1d(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv1d(5, 10, 3, padding=1), nn.BatchNorm1d(10), nn.Conv1d(10, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.norm(self.conv(x))))
+
+
+class Volume(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up, self.head = nn.Conv3d(2, 4, 3, 2, 1), nn.ConvTranspose3d(4, 4, 2, 2), nn.Conv3d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.up(F.relu(self.conv(x)))))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "groups"),
+    [(Sequence1d, (2, 5, 9), 5), (Volume, (2, 2, 4, 4, 4), 2)],
+    ids=["one dimension, five groups", "three dimensions, two groups"],
+)
+def test_dimensions_and_groups(model: type[nn.Module], shape: tuple[int, ...], groups: int) -> None:
+    net = convert(model(), torch.zeros(shape), groups).eval()
+    assert net.conversion.certificate.equivariant
+    assert equivariance_error(net, torch.randn(shape), groups, offsets=5.0) < 1e-9
+
+
+class Named(nn.Module):
+    """Takes a dictionary and a second input that does not move, and gives a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.embed, self.head = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(4, 6), nn.Linear(6, 5)
+
+    def forward(self, inputs: dict[str, Tensor], *, camera: Tensor) -> dict[str, Tensor]:
+        features = F.relu(self.conv(inputs["image"])) + self.embed(camera)[:, :, None, None]
+        return {"scores": self.head(features.mean((2, 3))), "features": features}
+
+
+def test_dictionaries_and_several_inputs() -> None:
+    camera = torch.randn(2, 4)
+    net = convert(Named(), [{"image": images(8)}], kwargs={"camera": camera}).double().eval()
+    x, light = images(8).double(), torch.randn(2, 3, dtype=torch.float64)
+    one = net({"image": x}, camera=camera.double())
+    other = net({"image": x + light[:, :, None, None]}, camera=camera.double())
+    moved = one["features"] + light.repeat_interleave(2, 1)[:, :, None, None]
+    assert torch.allclose(other["scores"], one["scores"]) and torch.allclose(other["features"], moved)
+    assert [said.split(": ")[1].split(";")[0] for said in net.conversion.outputs] == [
+        "scores, which do not move",
+        "follows the light",
+    ]
+
+
+def test_progress_is_shown_once_it_takes_long() -> None:
+    import io
+    import time
+
+    shown = io.StringIO()
+    with Progress("converting", after=0.2, stream=shown, always=True) as progress:
+        progress("first")
+        assert not shown.getvalue()
+        time.sleep(0.5)
+        progress("second")
+    assert shown.getvalue() == "converting: first\nconverting: second\n"
+    with Progress("converting", after=0.0, stream=io.StringIO()) as progress:
+        assert not progress.shown
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from lightfast._certify import Certificate, certify
 from lightfast._convert.graph import plain_graph, propagate
 from lightfast._convert.outputs import OutputKind, decide_outputs
+from lightfast._convert.progress import Progress
 from lightfast._convert.proof import prove
 from lightfast._convert.regions import plain_nodes
 from lightfast._convert.report import Conversion
@@ -78,43 +79,49 @@ def convert(
     """
     args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     named = dict(kwargs or {})
-    report = Conversion()
-    network, fixed_batch = plain_graph(model, args, named)
-    if fixed_batch:
-        report.notes.append("the result takes batches of two images alone, since the network fixes sizes of its own")
-    inputs = two_images(args, named)[:2]
-    first = next(node for node in network.graph.nodes if _carries_offset(node))
-    groups = resolve(offset_groups, first.meta["val"].shape[dim])
-    images = first.meta["val"].shape[0]
-    space = Space(images, groups.count)
-    layout = Layout(0, dim, groups, tuple(range(images)))
-    ours = any(type(module).__module__.startswith("lightfast.") for module in model.modules())
-    if ours or prove(network, first.name, layout, space, offset_groups) is not None:
-        already = _certificates(model, args, named, offset_groups, dim)
-        if all(certificate.proved for certificate in already):
-            report.notes.append("the network is equivariant or invariant already")
-            return _with_report(deepcopy(model), report, already)
-    if widths == "multiple":
-        network = _with_multiple_widths(network, groups.count, inputs, report)
-        first = next(node for node in network.graph.nodes if _carries_offset(node))
-    plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
-    decision = decide_outputs(network.graph, first, dim, groups.count, output)
-    report.outputs = decision.reasons
-    options = Options(weights, padding_mode, scope)
-    leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
-    rewriter = Rewriter(network, first, layout, space, plain, decision, leaves, options, report)
-    converted = rewriter.run(type(model).__name__)
-    converted.train(model.training)
-    certificates = prove(converted, first.name, layout, space, offset_groups)
-    if certificates is None:
-        certificates = _certificates(converted, args, named, offset_groups, dim)
-    for certificate in certificates:
-        if not all(output.response.is_sound for output in certificate.outputs):
-            raise ValueError(
-                f"{type(model).__name__} could not be made equivariant; name the modules at fault in keep=, or use "
-                f"lightfast.wrap:\n{certificate}"
+    with Progress(f"converting {type(model).__name__}") as progress:
+        report = Conversion()
+        progress("exporting it")
+        network, fixed_batch = plain_graph(model, args, named)
+        if fixed_batch:
+            report.notes.append(
+                "the result takes batches of two images alone, since the network fixes sizes of its own"
             )
-    return _with_report(converted, report, certificates)
+        inputs = two_images(args, named)[:2]
+        first = next(node for node in network.graph.nodes if _carries_offset(node))
+        groups = resolve(offset_groups, first.meta["val"].shape[dim])
+        images = first.meta["val"].shape[0]
+        space = Space(images, groups.count)
+        layout = Layout(0, dim, groups, tuple(range(images)))
+        ours = any(type(module).__module__.startswith("lightfast.") for module in model.modules())
+        if ours or prove(network, first.name, layout, space, offset_groups) is not None:
+            already = _certificates(model, args, named, offset_groups, dim)
+            if all(certificate.proved for certificate in already):
+                report.notes.append("the network is equivariant or invariant already")
+                return _with_report(deepcopy(model), report, already)
+        progress("replacing layers")
+        if widths == "multiple":
+            network = _with_multiple_widths(network, groups.count, inputs, report)
+            first = next(node for node in network.graph.nodes if _carries_offset(node))
+        plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
+        decision = decide_outputs(network.graph, first, dim, groups.count, output)
+        report.outputs = decision.reasons
+        options = Options(weights, padding_mode, scope)
+        leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
+        rewriter = Rewriter(network, first, layout, space, plain, decision, leaves, options, report)
+        converted = rewriter.run(type(model).__name__)
+        converted.train(model.training)
+        progress("proving the result")
+        certificates = prove(converted, first.name, layout, space, offset_groups)
+        if certificates is None:
+            certificates = _certificates(converted, args, named, offset_groups, dim)
+        for certificate in certificates:
+            if not all(output.response.is_sound for output in certificate.outputs):
+                raise ValueError(
+                    f"{type(model).__name__} could not be made equivariant; name the modules at fault in keep=, or use "
+                    f"lightfast.wrap:\n{certificate}"
+                )
+        return _with_report(converted, report, certificates)
 
 
 def _certificates(

@@ -326,6 +326,21 @@ def _make_pure(graph: fx.Graph) -> None:
             graph.erase_node(node)
         elif target._schema.is_mutable:
             _replace_in_place(graph, node)
+        elif operation(node) in ("reshape_as", "view_as"):
+            _write_shape(graph, node)
+
+
+def _write_shape(graph: fx.Graph, node: fx.Node) -> None:
+    """Reshaping with the sizes themselves, in place of a tensor that has them."""
+    value, like = node.args
+    assert isinstance(like, fx.Node)
+    sizes: list[Any] = list(like.meta["val"].shape)
+    with graph.inserting_before(node):
+        for axis, size in enumerate(sizes):
+            if isinstance(size, torch.SymInt):
+                sizes[axis] = graph.call_function(torch.ops.aten.sym_size.int, (like, axis))
+                sizes[axis].meta["val"] = size
+    node.target, node.args = torch.ops.aten.reshape.default, (value, sizes)
 
 
 def _replace_in_place(graph: fx.Graph, node: fx.Node) -> None:

@@ -93,6 +93,9 @@ def _last_layers(result: fx.Node, varying: set[fx.Node]) -> set[fx.Node]:
             continue
         seen.add(node)
         if operation(node) in LINEAR:
+            if _is_shared(node):
+                # It is also used inside the network, where it cannot become another layer.
+                return set()
             heads.add(node)
         elif operation(node) in _SHAPES_SCORES or node.target is getitem:
             pending += [argument for argument in node.all_input_nodes if argument in varying and _is_tensor(argument)]
@@ -101,6 +104,12 @@ def _last_layers(result: fx.Node, varying: set[fx.Node]) -> set[fx.Node]:
         else:
             pending += [argument for argument in node.all_input_nodes if argument in varying]
     return heads
+
+
+def _is_shared(layer: fx.Node) -> bool:
+    weights = [a.target for a in layer.all_input_nodes if a.op == "get_attr"]
+    others = (node for node in layer.graph.nodes if node.op == "get_attr" and node.target in weights)
+    return any(user is not layer for node in others for user in node.users)
 
 
 def _is_tensor(node: fx.Node) -> bool:

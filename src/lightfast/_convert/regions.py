@@ -28,6 +28,30 @@ def varying_nodes(graph: fx.Graph) -> set[fx.Node]:
     return varying
 
 
+def split_layers(graph: fx.Graph) -> set[fx.Node]:
+    """The layers whose features are split later on, into parts that should all have features of every group."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if operation(node) not in _SPLIT | {"slice", "narrow"} - {"select"}:
+            continue
+        source = node.all_input_nodes[0]
+        dim = node.args[1] if operation(node) in ("slice", "narrow", "unbind") and len(node.args) > 1 else None
+        if dim is None:
+            dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+        size = source.meta["val"].shape[dim]
+        pending, seen = [source], set()
+        while pending:
+            current = pending.pop()
+            if current in seen or not isinstance(current.meta.get("val"), Tensor) or current.op == "get_attr":
+                continue
+            seen.add(current)
+            if operation(current) not in _LAYERS:
+                pending += current.all_input_nodes
+            elif current.meta["val"].shape[-1 if operation(current) == "linear" else 1] == size:
+                found.add(current)
+    return found
+
+
 def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """The nodes to leave as they are, on centered inputs.
 

@@ -24,7 +24,7 @@ from lightfast._convert.layers import (
 )
 from lightfast._convert.modules import Modules
 from lightfast._convert.outputs import Decision
-from lightfast._convert.regions import varying_nodes
+from lightfast._convert.regions import split_layers, varying_nodes
 from lightfast._convert.report import Change, Conversion
 from lightfast._groups import Groups
 from lightfast._response import NoResponse, Response, Space, apply
@@ -61,6 +61,16 @@ class Reference:
             return replace(self.layout, features=1)
         return None
 
+    def widened(self, shape: tuple[int, ...], features: int) -> Layout | None:
+        """How a value with another number of features can be laid out once it has the group means; None if it cannot.
+
+        It does not move, so that any assignment of its features will do.
+        """
+        groups = self.layout.groups.count
+        if self.layout.images != 0 or shape[0] != self.shape[0] or shape[features] < groups:
+            return None
+        return replace(self.layout, features=features, groups=Groups.runs(shape[features], groups))
+
 
 class Rewriter:
     """Builds the equivariant graph from the plain one, node by node.
@@ -88,7 +98,7 @@ class Rewriter:
         self.values: dict[fx.Node, Any] = {}
         self.references: dict[fx.Node, tuple[Reference, ...]] = {}
         self.centered: dict[fx.Node, tuple[fx.Node, Reference]] = {}
-        self.varying = varying_nodes(network.graph)
+        self.varying, self.split = varying_nodes(network.graph), split_layers(network.graph)
         self.order = {node: index for index, node in enumerate(network.graph.nodes)}
 
     def run(self, name: str) -> fx.GraphModule:
@@ -181,6 +191,10 @@ class Rewriter:
                 bias = None if bias is None else bias.repeat(seen)
             else:
                 out_groups = assign(layout.groups, outputs, call.get("groups", 1))
+                if node in self.split and call.get("groups", 1) == 1 and out_groups is not None:
+                    # In turns, so that each part has features of all groups.
+                    seen = sorted(set(layout.groups.assignment))
+                    out_groups = Groups((seen[i % len(seen)] for i in range(outputs)), self.space.groups)
         if layout is None or out_groups is None:
             self._plain_linear(node, name, call, path)
             return
@@ -239,7 +253,9 @@ class Rewriter:
         operand, references = self._still(call["input"], node)
         layer = linear_layer(name, call, weight, bias)
         place = self.modules.layer((path, tuple(weight.shape)), path, layer, {"weight": weight, "bias": bias})
-        self._finish(node, self.graph.call_module(place, (operand,)), references)
+        # After a layer the features are new ones, so the group means can be given back whatever their number was.
+        features = len(self._shape(node)) - 1 if name == "linear" else 1
+        self._finish(node, self.graph.call_module(place, (operand,)), references, features)
         if self._layout(call["input"]) is not None:
             self._note_kept(node, place, _plain_name(name), "it serves a product, was kept, or cannot be constrained")
 
@@ -302,8 +318,17 @@ class Rewriter:
     # --- repairs
 
     def _sum(self, node: fx.Node, moving: list[fx.Node]) -> None:
-        """A sum of two equivariant values: the shortcut, which is the older of the two, is centered."""
-        older = min(moving, key=self.order.__getitem__)
+        """A sum of two equivariant values: the shortcut, which is the older of the two, is centered.
+
+        Where one of them has features of fewer groups, it is that one, so that no group is lost.
+        """
+
+        def rank(part: fx.Node) -> tuple[int, int]:
+            layout = self._layout(part)
+            assert layout is not None
+            return len(set(layout.groups.assignment)), self.order[part]
+
+        older = min(moving, key=rank)
         layout = self._layout(older)
         assert layout is not None
         path = self._path(node, "shortcut")
@@ -401,8 +426,13 @@ class Rewriter:
             self.centered[operand] = (centered, Reference(pool, layout, self._shape(operand)))
         return self.centered[operand]
 
-    def _finish(self, node: fx.Node, new: fx.Node, references: tuple[Reference, ...]) -> None:
-        """Record an invariant value, after giving back group means if it has the shape for it."""
+    def _finish(
+        self, node: fx.Node, new: fx.Node, references: tuple[Reference, ...], features: int | None = None
+    ) -> None:
+        """Record an invariant value, after giving back group means if it has the shape for it.
+
+        `features` is the axis of features that are all new, so that any assignment of them will do.
+        """
         recorded = node.meta.get("val")
         new.meta.setdefault("val", recorded)
         if not isinstance(recorded, Tensor):
@@ -412,6 +442,8 @@ class Rewriter:
             return
         shape = self._shape(node)
         fitting = [(r, layout) for r in references if (layout := r.fits(shape)) is not None]
+        if not fitting and features is not None and node not in self.decision.heads:
+            fitting = [(r, layout) for r in references if (layout := r.widened(shape, features)) is not None]
         if node in self.plain or not fitting or not recorded.is_floating_point():
             self._set(node, new, Response(shape), references)
             return
