@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lightfast._experiments.data.generated_scenes import draw_scenes
-from lightfast._experiments.data.nus import LitScenes, load_nus
+from lightfast._experiments.data.lit_scenes import LitScenes
+from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Recipe
 from lightfast._experiments.photographs.difference import delta_e, lab
 from lightfast._experiments.photographs.render import CASTS, Renders, render
@@ -73,7 +74,7 @@ class Photographs(Study):
 
     @classmethod
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> LitScenes:
-        return draw_scenes() if data is None else load_nus(data)
+        return draw_scenes() if data is None else load_scenes(data)
 
     def about_data(self) -> dict[str, Any]:
         return {"data": self.data.name, "cameras": list(self.data.camera_names), "scenes": len(self._chosen())}
