@@ -21,6 +21,7 @@ from lightfast.fields import (
     add_field,
     field_map,
     field_mean,
+    log_level,
     positions,
     project_field,
     remove_field,
@@ -325,3 +326,25 @@ def test_a_step_of_a_data_pipeline() -> None:
 def test_wrong_use_is_explained(make, error, sentence) -> None:
     with pytest.raises(error, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("field", [0, 1, 2, Cosines(1)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_level_of_a_channel_follows_light_where_it_is_black_too(field, masked) -> None:
+    x = torch.rand(2, 3, 12, 17, dtype=torch.float64, generator=seeded(0)).square()
+    x[:, :, ::3, ::4] = 0
+    mask = torch.rand(2, 1, 12, 17, generator=seeded(1)) < 0.8 if masked else None
+    before = log_level(x, field, mask)
+    light = 0.5 * torch.randn(before.shape, dtype=torch.float64, generator=seeded(2))
+    after = log_level(x * field_map(light, field, (12, 17)).exp(), field, mask)
+    torch.testing.assert_close(after, before + light, atol=1e-9, rtol=0)
+    if field == 0 and not masked:
+        torch.testing.assert_close(before[..., 0], x.mean((2, 3)).log())
+
+
+@pytest.mark.parametrize("field", [1, 2])
+def test_levels_are_finite_whatever_is_dark(field) -> None:
+    x = torch.rand(4, 3, 16, 16)
+    x[0], x[1, :, :, :9], x[2] = 0, 0, 0
+    x[2, :, 3, 4] = 1
+    assert log_level(x, field).isfinite().all()

@@ -10,6 +10,7 @@ from lightfast._experiments.data.generated_textures import draw_textures
 from lightfast._pipelines.inpainter import HoleEncoding, Inpainter, center_mask
 from lightfast._pipelines.load import load, pretrained_names
 from lightfast.color import linear_to_srgb, srgb_to_linear
+from lightfast.fields import field_map
 from lightfast.light import relight
 
 SMALL = {"base": 3, "bottleneck": 9}
@@ -17,6 +18,9 @@ KINDS = {
     "original": {"offset_groups": None, "color": "srgb"},
     "wrapped": {"offset_groups": None, "color": "log"},
     "equivariant": {"offset_groups": 3, "color": "log"},
+    "plane": {"offset_groups": 3, "color": "log", "field": 1},
+    "quadratic": {"offset_groups": 3, "color": "log", "field": 2, "constrained": False, "floor": False},
+    "wrapped-plane": {"offset_groups": None, "color": "log", "field": 1},
     "free": {"offset_groups": 3, "color": "log", "constrained": False, "softness": 0.2, "floor": False},
 }
 
@@ -187,3 +191,23 @@ def test_the_pretrained_one_follows_the_light(images):
         before = inpainter.linear(images.float(), center_mask())
         after = inpainter.linear(relight(images.float(), illuminants=light), center_mask())
     torch.testing.assert_close(linear_to_srgb(after / light[:, None, None]), linear_to_srgb(before), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["plane", "quadratic", "wrapped-plane", "equivariant"])
+def test_what_is_filled_in_follows_light_that_varies(kind, images):
+    inpainter, field = stirred(kind), KINDS[kind].get("field", 0)
+    images = images.clone()
+    images[0, :, :4, ::3] = 0
+    light = field_map(0.5 * torch.randn(3, 3, 6 if field == 2 else 3, dtype=torch.float64), max(field, 1), (128, 128))
+    relit = linear_to_srgb(srgb_to_linear(images) * light.exp())
+    mask = center_mask()
+    mask[..., :9, 100:] = True
+    with torch.no_grad():
+        before, after = inpainter.linear(images, mask), inpainter.linear(relit, mask)
+    difference = (after / light.exp() - before).abs().max()
+    assert (difference < 1e-9) == (field > 0), difference
+
+
+def test_fields_are_of_log_rgb():
+    with pytest.raises(ValueError, match="color='log'"):
+        Inpainter("context-encoder-slim", offset_groups=None, color="srgb", field=1)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast.color import linear_to_srgb, log_to_linear, srgb_to_linear
+from lightfast.fields import field_map, log_level, project_field
 
 __all__ = ["HoleEncoding", "Inpainter", "InpainterColor", "Taken", "center_mask"]
 
@@ -39,7 +40,9 @@ def center_mask(overlap: int = OVERLAP) -> Tensor:
 
 
 class Taken(NamedTuple):
-    """What is taken out of an image before a network sees it, and belongs to its answer: (N, 3, 1, 1) each.
+    """What is taken out of an image before a network sees it, and belongs to its answer.
+
+    (N, 3, 1, 1) each, or where it varies over the image (N, 3, H, W).
 
     Attributes:
         mean: of each channel in log RGB; 0 where it is left in.
@@ -59,6 +62,9 @@ class HoleEncoding(nn.Module):
     pixels from being stretched by the logarithm. The answer `y` means the same, `exp(-y) - s m_c` in linear light; or,
     without the floor, `exp(-y)`, which is easier to learn where softness is large.
 
+    With a `field`, the mean is the projection of the visible pixels onto it, and `m_c` varies over the image as
+    :func:`lightfast.fields.log_level` does, so that gains that are the exponential of a field are exact offsets.
+
     Missing pixels count for nothing, whatever they hold. They are filled with the mean of the visible ones in the
     color space that the network sees, which follows the light as they do.
 
@@ -67,17 +73,26 @@ class HoleEncoding(nn.Module):
         softness: for log RGB.
         centered: give each channel less that mean, and add it to the answer: for a conventional network on log RGB.
         floor: whether answers in log RGB have the floor `s m_c` that the input has.
+        field: how light in log RGB may vary over the image: 0 for not, 1 as a plane, 2 as a quadratic.
     """
 
     def __init__(
-        self, color: InpainterColor = "log", softness: float = 0.02, centered: bool = False, floor: bool = True
+        self,
+        color: InpainterColor = "log",
+        softness: float = 0.02,
+        centered: bool = False,
+        floor: bool = True,
+        field: int = 0,
     ) -> None:
         super().__init__()
         if color not in ("srgb", "log"):
             raise ValueError(f"an inpainter sees srgb or log colors, not {color!r}")
         if not softness > 0:
             raise ValueError(f"softness must be above 0, since black has no logarithm; got {softness}")
+        if field != 0 and color != "log":
+            raise ValueError("a field of light is an offset in log RGB alone: use color='log'")
         self.color, self.softness, self.centered, self.floor = color, softness, centered, floor
+        self.field = field
 
     def encode(self, images: Tensor, missing: Tensor) -> tuple[Tensor, Taken]:
         """What the network sees, (N, 3, H, W), from sRGB images and a boolean mask, and what :meth:`decode` needs."""
@@ -89,10 +104,16 @@ class HoleEncoding(nn.Module):
             mean = (wide * share).sum((2, 3), keepdim=True)
             return 2 * torch.where(missing, mean, wide) - 1, Taken(torch.zeros_like(mean), torch.zeros_like(mean))
         linear = srgb_to_linear(wide.clamp(min=0))
-        # A channel without any light has a floor too, far below the first step of any image.
-        floor = self.softness * (linear * share).sum((2, 3), keepdim=True).clamp(min=1e-12)
-        log = -(linear + floor).log()
-        mean = (log * share).sum((2, 3), keepdim=True)
+        if self.field == 0:
+            # A channel without any light has a floor too, far below the first step of any image.
+            floor = self.softness * (linear * share).sum((2, 3), keepdim=True).clamp(min=1e-12)
+            log = -(linear + floor).log()
+            mean = (log * share).sum((2, 3), keepdim=True)
+        else:
+            size = images.shape[2:]
+            floor = self.softness * field_map(log_level(linear, self.field, seen), self.field, size).exp()
+            log = -(linear + floor).log()
+            mean = field_map(project_field(log, 3, self.field, seen), self.field, size)
         log = torch.where(missing, mean, log)
         floor = floor if self.floor else torch.zeros_like(floor)
         return (log - mean, Taken(mean, floor)) if self.centered else (log, Taken(torch.zeros_like(mean), floor))
@@ -101,10 +122,16 @@ class HoleEncoding(nn.Module):
         """Linear light from a network's answer, of the same shape; not clipped: it may be above 1, or just below 0."""
         if self.color == "srgb":
             return srgb_to_linear((answer + 1) / 2)
-        return log_to_linear(answer + taken.mean) - taken.floor
+        return log_to_linear(answer + _at(taken.mean, answer)) - _at(taken.floor, answer)
 
     def extra_repr(self) -> str:
-        return f"{self.color!r}, softness={self.softness}, centered={self.centered}"
+        return f"{self.color!r}, softness={self.softness}, centered={self.centered}, field={self.field}"
+
+
+def _at(values: Tensor, answer: Tensor) -> Tensor:
+    """What was taken, where an answer is: everywhere, or in the middle."""
+    is_middle = values.shape[2] == SIZE and answer.shape[2] < SIZE
+    return values[:, :, CENTER, CENTER] if is_middle else values
 
 
 class Inpainter(Pipeline):
@@ -122,6 +149,8 @@ class Inpainter(Pipeline):
         softness: see :class:`HoleEncoding`.
         floor: likewise.
         constrained: whether the equivariant network's weights meet the paper's constraint.
+        field: how light may vary over the image and is still followed exactly: in log RGB as a plane (1) or a
+            quadratic (2); 0 for light that is the same everywhere.
         options: more arguments of the network.
 
     Attributes:
@@ -151,6 +180,7 @@ class Inpainter(Pipeline):
         softness: float = 0.02,
         floor: bool = True,
         constrained: bool = True,
+        field: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -158,10 +188,9 @@ class Inpainter(Pipeline):
             raise ValueError(f"there is no inpainting network {network!r}; there are {', '.join(models.INPAINTERS)}")
         if offset_groups is not None and color != "log":
             raise ValueError("light is an offset in log RGB alone: give color='log' to an equivariant network")
-        self.encoding = HoleEncoding(color, softness, color == "log" and offset_groups is None, floor)
-        self.network = models.create(
-            network, offset_groups, constrained=constrained, tanh=color == "srgb", **(options or {})
-        )
+        self.encoding = HoleEncoding(color, softness, color == "log" and offset_groups is None, floor, field)
+        more = {"tanh": color == "srgb", "field": 0 if offset_groups is None else field, **(options or {})}
+        self.network = models.create(network, offset_groups, constrained=constrained, **more)
         self.register_buffer("middle", center_mask(overlap=0), persistent=False)
 
     @property

@@ -20,6 +20,7 @@ from lightfast.models._context_encoder import ContextDiscriminator
 
 CPU = torch.device("cpu")
 SMALL = {"base": 3, "bottleneck": 9}
+USUAL = ["original", "wrapped", "equivariant", "equivariant-free"]
 PLAN = (
     PLANS["demo"]
     .with_steps(3)
@@ -36,7 +37,7 @@ def images():
 @pytest.fixture(scope="module")
 def study(images, tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
-    study = Inpainting(images, PLAN, out, list(NETWORKS), progress=False, say=lambda text: None)
+    study = Inpainting(images, PLAN, out, USUAL, progress=False, say=lambda text: None)
     study.run()
     dataclasses.replace(study, only=Inpainting.parse_runs("equivariant:1")).run()
     return study
@@ -115,6 +116,14 @@ def test_the_original_is_not_stable(images):
     assert original.stability[0] < 40 and wrapped.stability[0] > 100
 
 
+@pytest.mark.parametrize("kind", ["wrapped", "wrapped-plane", "equivariant-plane-free"])
+def test_planes_are_stable_under_a_gradient(images, kind):
+    found = evaluate_inpainter(small(kind), images.tests["Textures"], saturations=(0.8,))
+    assert found.stability[0] > 100
+    assert (found.varying["log-gradient"]["stability"] > 100) == ("plane" in kind)
+    assert found.varying["halves"]["stability"] < found.varying["log-gradient"]["stability"]
+
+
 def test_a_study_leaves_everything_in_its_folder(study):
     run = study.out / "runs" / "equivariant-0"
     assert {"model.safetensors", "model.json", "evaluation.json", "log.jsonl", "held-out.jsonl", "samples"} <= {
@@ -140,11 +149,12 @@ def test_what_is_there_is_not_done_again(study):
 def test_the_report_has_means_and_spreads(study):
     table = study.write_report(study.run())
     results = json.loads((study.out / "results.json").read_text())
-    assert list(results["summary"]) == list(NETWORKS)
+    assert list(results["summary"]) == USUAL
     found = results["summary"]["equivariant"]
     assert found["seeds"] == 2 and len(found["spread"]["tests"]["Textures"]["psnr"]) == 11
     assert found["mean"]["tests"]["Textures"]["stability"][0] is None
     assert results["summary"]["original"]["seeds"] == 1 and len(results["runs"]) == 5
+    assert "soft shadow" in table and "divided out pixel by pixel" in table
     assert "Context Encoder, equivariant" in table and "±" in table and "Published" not in table
     assert (study.out / "table.md").read_text() == table
     with pytest.raises(ValueError, match="no finished runs"):
@@ -168,7 +178,7 @@ def test_the_report_has_pictures_unless_they_are_photographs_to_leave_out(study,
 
 
 def test_networks_as_users_type_them():
-    assert Inpainting.choose("all") == list(NETWORKS)
+    assert Inpainting.choose("all") == USUAL
     for text, sentence in (("orignal", "no network 'orignal'"), (" ", "no network was named")):
         with pytest.raises(ValueError, match=sentence):
             Inpainting.choose(text)

@@ -44,6 +44,7 @@ class Inpainting(Study):
         "textures that lightfast draws itself."
     )
     kinds, plans = NETWORKS, PLANS
+    aliases: ClassVar = {"all": ("original", "wrapped", "equivariant", "equivariant-free")}
     trained = "equivariant-free"
     together: ClassVar[int] = 3
     pipeline = Inpainter

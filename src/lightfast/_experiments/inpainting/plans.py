@@ -27,6 +27,7 @@ class NetworkKind:
         color: what it sees.
         constrained: whether an equivariant network's weights meet the paper's constraint.
         carry: see :class:`lightfast.models._context_encoder.ContextEncoder`.
+        field: how light may vary over the image and is still followed; see :class:`lightfast._pipelines.inpainter`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class NetworkKind:
     color: InpainterColor
     constrained: bool = True
     carry: bool = False
+    field: int = 0
 
 
 NETWORKS: dict[str, NetworkKind] = {
@@ -45,6 +47,16 @@ NETWORKS: dict[str, NetworkKind] = {
         NetworkKind("equivariant", "Context Encoder, equivariant", 3, "log"),
         NetworkKind(
             "equivariant-free", "Context Encoder, equivariant, free weights", 3, "log", constrained=False, carry=True
+        ),
+        NetworkKind("wrapped-plane", "Context Encoder, wrapped, plane", None, "log", field=1),
+        NetworkKind(
+            "equivariant-plane-free",
+            "Context Encoder, equivariant, plane, free weights",
+            3,
+            "log",
+            constrained=False,
+            carry=True,
+            field=1,
         ),
     )
 }
@@ -89,6 +101,7 @@ class InpaintingPlan(Plan):
             softness=self.softness,
             floor=self.floor,
             constrained=kind.constrained,
+            field=kind.field,
             options={**self.options, "carry": True} if kind.carry else self.options,
         )
         inpainter.about = dict(details or {})

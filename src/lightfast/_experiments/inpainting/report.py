@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightfast._experiments.inpainting.evaluation import STABLE_UP_TO, worst_stability
+from lightfast._experiments.inpainting.evaluation import STABLE_UP_TO, VARYING_SATURATION, worst_stability
 from lightfast._experiments.inpainting.figures import curves_figure, filled_figure, square_figure
 from lightfast._experiments.records import run_folder
 from lightfast._experiments.report import Chapter, Figure, Report
@@ -29,6 +29,13 @@ PUBLISHED: Rows = [
 
 _SHOWN = (0.0, 0.3, 0.5, 0.8, 0.9, 1.0)
 _NUMBERS = {"psnr": "PSNR", "l1": "L1, %", "l2": "L2, %", "stability": "stability"}
+_VARYING = {
+    "log-gradient": "gradient in log",
+    "gradient": "gradient",
+    "spot": "spot",
+    "shadow": "soft shadow",
+    "halves": "hard edge",
+}
 _EXAMPLES = 3
 _LEAD = (
     "Networks that fill a hole of 50x50 pixels in images of 128x128, trained in ordinary light and used under light of "
@@ -106,7 +113,27 @@ def _test_chapter(summaries: Sequence[Summary], test: str, number: int) -> Chapt
         seeds=True,
     )
     figure = Figure(name, lambda theme: curves_figure(summaries, test, theme), described)
-    return Chapter(f"{test}: over the saturation of the light", [figure, table])
+    tables = [table, *_varying_tables(summaries, test)]
+    return Chapter(f"{test}: over the saturation of the light", [figure, *tables])
+
+
+def _varying_tables(summaries: Sequence[Summary], test: str) -> list[Table]:
+    """PSNR and pattern stability under light that varies over the image, of the networks that have them."""
+    measured = [summary for summary in summaries if "varying" in summary.mean["tests"][test]]
+    words = {
+        "psnr": "PSNR in dB of the missing pixels",
+        "stability": "pattern stability in dB, the light divided out pixel by pixel",
+    }
+    return [
+        comparison(
+            measured,
+            ["Network", *_VARYING.values()],
+            lambda s, number=number: [s.text("tests", test, "varying", kind, number) for kind in _VARYING],
+            f"{test}: {said}, under light of saturation {VARYING_SATURATION:g} that varies over the image.",
+        )
+        for number, said in words.items()
+        if measured
+    ]
 
 
 def _curve_table(summaries: Sequence[Summary], test: str) -> Table:
