@@ -280,7 +280,7 @@ def test_responses_of_many_random_programs_are_what_is_measured(lines: list[tupl
 FIELDS: list[FieldSpec] = [1, 2, Cosines(1), lambda p: p[:, :1]]
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(LINES, st.sampled_from(FIELDS))
 def test_responses_to_fields_are_what_is_measured(lines: list[tuple[str, int, int]], field: FieldSpec) -> None:
     _check(lines, field)
