@@ -106,11 +106,12 @@ def test_errors_are_given_for_each_set_and_drift_for_each_light(sets):
 
 
 def test_a_study_over_sets_says_what_was_added(tmp_path, sets):
-    plan = PLANS["demo"].with_steps(1).with_values({"size": 16, "views": 1, "batch_size": 4})
+    values = {"size": 16, "views": 1, "batch_size": 4, "confidence": 0.02}
+    plan = PLANS["demo"].with_steps(1).with_values(values)
 
     def table(protocol, tested=""):
         study = Illuminant(
-            sets, plan, tmp_path / protocol, ["statistics"], progress=False, say=str, protocol=protocol, tested=tested
+            sets, plan, tmp_path / protocol, ["general"], progress=False, say=str, protocol=protocol, tested=tested
         )
         return study.write_report(study.run())
 

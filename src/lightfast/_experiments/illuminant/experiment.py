@@ -260,7 +260,8 @@ class Illuminant(Study):
                 by_seed.setdefault(record["seed"], {})[record["split"]] = record
         whole = []
         while len(by_seed.get(len(whole), ())) == len(self._splits):
-            estimates = torch.zeros(len(LIT_SATURATIONS), len(self.data), 3)
+            # Images that are never tested have a light too, so that all can be compared at once.
+            estimates = torch.full((len(LIT_SATURATIONS), len(self.data), 3), 3**-0.5)
             spread, runs = torch.ones(len(self.data)), by_seed[len(whole)]
             for record in runs.values():
                 estimates[:, record["test"]] = record["estimates"]
