@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class Photographs(Study):
 
     @classmethod
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> LitScenes:
-        return draw_scenes() if data is None else load_nus(data)
+        # Many sets have the layout of NUS: the folder says which one it is.
+        return draw_scenes() if data is None else dataclasses.replace(load_nus(data), name=data.resolve().name)
 
     def about_data(self) -> dict[str, Any]:
         return {"data": self.data.name, "cameras": list(self.data.camera_names), "scenes": len(self._chosen())}
