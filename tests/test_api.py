@@ -87,7 +87,7 @@ SIGNATURES = {
     ),
     "Inpainter": (
         "(network='context-encoder', *, offset_groups=3, color='log', softness=0.02, floor=True, "
-        "constrained=True, options=None)"
+        "constrained=True, field=0, options=None)"
     ),
     "LightMap": "(*, size=64, softness=0.01, options=None)",
     "Groups": "(assignment, count=None)",
