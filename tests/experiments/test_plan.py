@@ -71,7 +71,9 @@ def test_quick_is_a_first_look_at_the_data_at_hand(name):
     study = experiment(name)
     data = study.recipes(Path("somewhere"))
     assert data["quick"].recipe.steps <= 4000
-    assert data["quick"].recipe.steps < data[study.usual_recipe].recipe.steps or study.usual_recipe == "quick"
+    usual = data[study.usual_recipe].recipe.steps
+    # A single step stands for an experiment that trains nothing.
+    assert data["quick"].recipe.steps < usual or study.usual_recipe == "quick" or usual == 1
     if not study.needs_data:
         assert study.recipes(None)["quick"] == study.plans["demo"]
 
@@ -80,5 +82,5 @@ def test_quick_is_a_first_look_at_the_data_at_hand(name):
 def test_no_name_at_all_is_refused_with_the_same_sentence(name):
     study = experiment(name)
     for text in ("", " , "):
-        with pytest.raises(ValueError, match=f"no {study.noun} was named; there are original, "):
+        with pytest.raises(ValueError, match=f"no {study.noun} was named; there are {next(iter(study.kinds))}, "):
             study.choose(text)

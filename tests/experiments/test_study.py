@@ -28,7 +28,7 @@ class Line(nn.Module):
         super().__init__()
         self.network = nn.Linear(1, 1, bias=bias)
 
-    def save(self, folder, name):
+    def save(self, folder, name, half):
         (folder / f"{name}.txt").write_text("a line")
 
 
@@ -125,7 +125,7 @@ def test_other_settings_are_refused_unless_they_do_not_matter(study):
 def test_one_process_of_several_writes_and_speaks(study, monkeypatch):
     lines, said = study
     monkeypatch.setattr(studies, "is_main", lambda: False)
-    monkeypatch.setattr(studies, "train_many", lambda jobs, progress: None)
+    monkeypatch.setattr(studies, "train_many", lambda jobs, device, progress: None)
     assert len(lines.run()) == 4
     assert not said and not lines.out.exists()
 

@@ -88,7 +88,7 @@ def create(
         return ESTIMATORS[name](offset_groups, constrained=constrained, **options)
     words = vocabulary(offset_groups, scope, constrained, field)
     if name == "spectral":
-        return SpectralNet(words, options.pop("bands", offset_groups), classes or 10, **options)
+        return SpectralNet(words, options.pop("bands", offset_groups or 3), classes or 10, **options)
     if options:
         others = ", ".join([*ESTIMATORS, *INPAINTERS])
         raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {others}")

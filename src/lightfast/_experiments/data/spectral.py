@@ -14,7 +14,7 @@ from torch import Tensor
 from lightfast._experiments.data.error import DataError
 from lightfast.light import spectral_gains
 
-__all__ = ["Cubes", "drawn_cubes", "load_cubes"]
+__all__ = ["Cubes", "drawn_cubes", "holds_pixels", "load_cubes"]
 
 _CUBES = ("cubes.npz", "index.csv")
 _PINES = ("Indian_pines_corrected.npy", "Indian_pines_gt.npy")
@@ -50,6 +50,11 @@ class Cubes:
         return self.labels.ndim == 3
 
 
+def holds_pixels(root: Path) -> bool:
+    """Whether it is the folder of a picture whose pixels are to be classified."""
+    return all((root / name).is_file() for name in _PINES)
+
+
 def load_cubes(root: str | Path) -> Cubes:
     """Read a folder with `cubes.npz` and `index.csv`, or with the two files of Indian Pines.
 
@@ -62,7 +67,7 @@ def load_cubes(root: str | Path) -> Cubes:
         DataError: a file is missing or is not what it should be; the message names it.
     """
     root = Path(root)
-    if all((root / name).is_file() for name in _PINES):
+    if holds_pixels(root):
         return _indian_pines(root)
     if all((root / name).is_file() for name in _CUBES):
         return _objects(root)

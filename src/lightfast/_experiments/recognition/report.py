@@ -131,7 +131,7 @@ def varying_figure(summaries: Sequence[Summary], title: str, theme: Theme = LIGH
         )
     axes.set_ylim(bottom=0)
     axes.set_xticks(range(len(names)), names)
-    label_axes(axes, theme, title, "", "test error, %")
+    label_axes(axes, theme, title, "", "test error, %", beside=True)
     return png_of(figure)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast._experiments.data.augment import pad_crop, random_flip
-from lightfast._experiments.data.spectral import Cubes, drawn_cubes, load_cubes
+from lightfast._experiments.data.spectral import Cubes, drawn_cubes, holds_pixels, load_cubes
 from lightfast._experiments.engine import Recipe
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.records import Record, Run
@@ -173,7 +173,7 @@ class Spectral(Study):
     @classmethod
     def recipes(cls, data: Path | None) -> dict[str, Plan]:
         """`best` is what suits the data."""
-        suits = "demo" if data is None else "pixels" if load_cubes(data).per_pixel else "cubes"
+        suits = "demo" if data is None else "pixels" if holds_pixels(data) else "cubes"
         return {**super().recipes(data), "best": cls.plans[suits]}
 
     @classmethod
