@@ -60,6 +60,7 @@ def test_low_precision_keeps_its_digits_under_any_plane():
     torch.testing.assert_close(other, same, atol=0.02, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_it_compiles_whole_and_exports():
     network, x = models.create("spectral", field=1).eval(), torch.randn(2, 3, 16, 16)
     expected = network(x)
