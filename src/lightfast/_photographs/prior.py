@@ -12,13 +12,14 @@ __all__ = ["SPREAD", "likely_light", "wrong_probability"]
 SPREAD = 0.105
 """Of estimates about the truth in rendered pictures, in log chroma: the scale of a t distribution with 2 degrees.
 
-Fitted by maximum likelihood to the packaged estimator on renders of scenes that it was not trained on; their cameras
-are those of `lightfast reproduce photographs`, the scenes are not.
+Fitted once, by hand, by maximum likelihood to the packaged estimator on renders of scenes that it was not trained on.
+Provisional: it is to be fitted by `lightfast reproduce photographs`, or replaced by the estimator's own confidence.
 """
 
 # Of pictures that cameras have balanced, so many are nearly right. Casts of the others spread so far in log chroma from
 # cold to warm and from green to magenta: cameras miss the temperature of the light more often than its tint, and what
-# seems to lie much farther away is a picture of red doors or of the sea.
+# seems to lie much farther away is a picture of red doors or of the sea. Chosen by hand on a hundred renders and a few
+# photographs, so likewise provisional.
 _RIGHT, _WARM, _TINT = 0.93, 0.35, 0.2
 # The largest ratio of two gains.
 _LARGEST = 8.0

@@ -12,6 +12,7 @@ __all__ = ["LightPrior", "pull_to_curve"]
 
 _FEWEST = 8
 _ROUNDS = 20
+# Provisional: set after a look at Cube+ and INTEL-TAU, so numbers on these are not clean until both are fitted anew.
 _NARROWEST = 0.02
 _ACROSS = 0.3
 _DEGREES = math.sqrt(3) * math.sqrt(2 / math.pi) / math.degrees(1)
