@@ -6,12 +6,12 @@ import pytest
 import torch
 from PIL import Image
 
+from lightfast._experiments.classification import STRATEGIES
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.data.generated import draw
 from lightfast._experiments.engine import Draw, LazyTask
 from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.plans import PLANS
-from lightfast._experiments.recognition.strategies import ALIASES, STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, LazyRecognitionTask, RecognitionTask
 from lightfast._pipelines.preparation import Preparation
 from lightfast.color import ChannelNorm
@@ -89,8 +89,11 @@ def test_lazy_images_make_the_same_kind_of_batch(tmp_path):
 
 
 def test_the_usual_strategies_are_the_eight_of_the_comparison():
-    assert Recognition.choose("all") == list(ALIASES["all"]) and len(ALIASES["all"]) == 8
-    assert Recognition.choose("original, preprocessing, original") == ["original", *ALIASES["preprocessing"]]
+    assert Recognition.choose("all") == list(Recognition.aliases["all"]) and len(Recognition.aliases["all"]) == 8
+    assert Recognition.choose("original, preprocessing, original") == [
+        "original",
+        *Recognition.aliases["preprocessing"],
+    ]
     assert all(strategy.color == "log" for strategy in STRATEGIES.values() if strategy.offset_groups)
 
 

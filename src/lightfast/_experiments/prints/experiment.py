@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from lightfast._experiments.classification import STRATEGIES, ClassificationTask
 from lightfast._experiments.data.augment import color_jitter, random_affine, random_flip
 from lightfast._experiments.data.prints import Prints, drawn_prints, load_prints
 from lightfast._experiments.engine import Recipe
@@ -23,24 +23,10 @@ from lightfast._experiments.report.tables import comparison
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.classifier import Classifier
-from lightfast._pipelines.preparation import Balance, ColorSpace
-from lightfast.color import ChannelNorm, linear_to_srgb, srgb_to_log
+from lightfast.color import linear_to_srgb
 from lightfast.metrics import recovery_error
 
 __all__ = ["PrintsStudy"]
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """One way to meet another lamp; fields as those of :class:`~lightfast._pipelines.classifier.Classifier`."""
-
-    title: str
-    color: ColorSpace = "srgb"
-    offset_groups: int | None = None
-    constrained: bool = True
-    field: int = 0
-    balance: Balance | None = None
-    jitter: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,20 +60,14 @@ class PrintsPlan(Plan):
     model: str = "resnet20"
 
 
-class PrintTask:
+class PrintTask(ClassificationTask):
     """Images under one lamp and what they show. Shapes: sRGB (N, 3, S, S) in [0, 1], and (N,)."""
 
     def __init__(
         self, images: Tensor, labels: Tensor, pipeline: Classifier, augmentation: Augmentation, jitter: bool
     ) -> None:
-        self.images, self.labels, self.prepare = images, labels, pipeline.prepare
-        self.augmentation, self.jitter = augmentation, augmentation.jitter if jitter else 0.0
-        self.samples = len(labels)
-
-    def to(self, device: torch.device) -> None:
-        """Move everything to the device."""
-        self.images, self.labels = self.images.to(device), self.labels.to(device)
-        self.prepare.to(device)
+        super().__init__(images, labels, pipeline.prepare, augmentation)
+        self.jitter = augmentation.jitter if jitter else 0.0
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -101,13 +81,6 @@ class PrintTask:
         drawn = torch.randn(x.shape, generator=generator, device=generator.device)
         x = (x + how.noise * drawn.to(x.device)).clamp(0, 1)
         return self.prepare(x), self.labels[indices]
-
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross entropy, and the share of images that are wrong as `error`, in per cent."""
-        x, labels = batch
-        scores = model(x).float()
-        loss = F.cross_entropy(scores, labels, label_smoothing=self.augmentation.label_smoothing)
-        return loss, {"error": 100 * (scores.detach().argmax(1) != labels).float().mean()}
 
 
 _COSINE: dict[str, Any] = {"nesterov": True, "weight_decay": 5e-4, "schedule": "cosine", "checkpoint_every": 0}
@@ -127,16 +100,11 @@ class PrintsStudy(Study):
     )
     noun = "strategy"
     kinds: ClassVar = {
-        "original": Strategy("Original"),
-        "augmentation": Strategy("Augmentation", jitter=True),
-        "gray-world": Strategy("Preprocessing: gray world", balance="gray-world"),
-        "equivariant": Strategy("Equivariant", "log", 3),
-        "equivariant-free": Strategy("Equivariant, free weights", "log", 3, constrained=False),
-        "equivariant-plane": Strategy("Equivariant, plane", "log", 3, field=1),
-        "equivariant-plane-free": Strategy("Equivariant, plane, free weights", "log", 3, constrained=False, field=1),
-        "wrapped": Strategy("Wrapped", "log"),
-        "wrapped-plane": Strategy("Wrapped, plane", "log", field=1),
-        "wrapped-quadratic": Strategy("Wrapped, quadratic", "log", field=2),
+        name: STRATEGIES[name]
+        for name in (
+            *("original", "augmentation", "gray-world", "equivariant", "equivariant-free", "equivariant-plane"),
+            *("equivariant-plane-free", "wrapped", "wrapped-plane", "wrapped-quadratic"),
+        )
     }
     plans: ClassVar = {
         "best": PrintsPlan("best", "60 prints", Recipe(800, 64, lr=0.1, warmup=80, **_COSINE)),
@@ -184,18 +152,8 @@ class PrintsStudy(Study):
     def make(self, run: Run, folder: Path) -> Training:
         strategy, (camera, lamp) = self.kinds[run.kind], run.split.rsplit("-", 1)
         images, labels = self._samples(camera, lamp)
-        torch.manual_seed(run.seed)
-        pipeline = Classifier(
-            self.plan.model,
-            [f"print {number}" for number in self._classes(camera)],
-            ChannelNorm.fit(images, srgb_to_log if strategy.color == "log" else None),
-            color=strategy.color,
-            offset_groups=strategy.offset_groups,
-            constrained=strategy.constrained,
-            balance=strategy.balance,
-            field=strategy.field,
-            size=self.size,
-        )
+        classes = [f"print {number}" for number in self._classes(camera)]
+        pipeline = strategy.classifier(self.plan.model, classes, strategy.norm(images), self.size, run.seed)
         task = PrintTask(images, labels, pipeline, self.plan.augmentation, strategy.jitter)
         return Training(pipeline, task, self.plan.recipe, about={"camera": camera, "lamp": lamp})
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast._atomic import write_json
+from lightfast._experiments.classification import STRATEGIES, Strategy
 from lightfast._experiments.engine import Job
 from lightfast._experiments.lights import Images, in_batches
 from lightfast._experiments.plan import scaled
@@ -28,7 +29,6 @@ from lightfast._experiments.recognition.pictures import (
 )
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.report import evaluation_table, recognition_report
-from lightfast._experiments.recognition.strategies import ALIASES, STRATEGIES, Strategy
 from lightfast._experiments.recognition.task import LazyRecognitionTask, RecognitionTask
 from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Report
@@ -36,12 +36,13 @@ from lightfast._experiments.study import Study, Training, option
 from lightfast._pipelines.classifier import Classifier
 from lightfast._pipelines.preparation import BALANCES, Preparation
 from lightfast._pipelines.saving import load_weights, save_weights
-from lightfast.color import ChannelNorm, srgb_to_log
+from lightfast.color import ChannelNorm
 from lightfast.constancy import NeutralTask
 
 __all__ = ["ImageNet", "Recognition"]
 
 _STATISTICS_IMAGES = 10_000
+_BALANCED = ("gray-world", "shades-of-gray", "quasi-unsupervised")
 
 
 @dataclass
@@ -59,7 +60,11 @@ class Recognition(Study):
         "train/CLASS/* and val/CLASS/*; by default, pictures that lightfast draws itself."
     )
     noun = "strategy"
-    kinds, aliases = STRATEGIES, ALIASES
+    kinds = STRATEGIES
+    aliases: ClassVar = {
+        "all": ("original", "augmentation", *_BALANCED, "equivariant", "wrapped", "group-dropout"),
+        "preprocessing": _BALANCED,
+    }
     plans: ClassVar = {name: PLANS[name] for name in ("paper", "best", "quick", "demo")}
     usual_recipe = "quick"
     pipeline = Classifier
@@ -94,9 +99,8 @@ class Recognition(Study):
         return {"data": data.name, "train_images": len(data.train_labels), "test_images": len(data.test_labels)}
 
     def make(self, run: Run, folder: Path) -> Training:
-        strategy = STRATEGIES[run.kind]
-        jitter = self._jitter if strategy.jitter else None
-        classifier, task = self._classifier(strategy, run.seed, jitter or 0.0)
+        jitter = self._jitter if STRATEGIES[run.kind].jitter else None
+        classifier, task = self._classifier(run.kind, run.seed, jitter or 0.0)
         return Training(classifier, task, self.plan.recipe, about={"model": self.plan.model, "jitter": jitter})
 
     def measure(self, run: Run, pipeline: Classifier) -> Record:
@@ -126,27 +130,14 @@ class Recognition(Study):
         return evaluation_table(found), dataclasses.asdict(found)
 
     def _classifier(
-        self, strategy: Strategy, seed: int, jitter: float, pictures: Pictures | None = None
+        self, kind: str, seed: int, jitter: float, pictures: Pictures | None = None
     ) -> tuple[Classifier, RecognitionTask]:
         """A fresh classifier for a strategy, and the task that trains its network."""
-        torch.manual_seed(seed)
+        strategy, about = STRATEGIES[kind], {"strategy": kind, "data": self.data.name}
         images = self._balanced_images(strategy.balance) if pictures is None else pictures.train_images
         labels = self.data.train_labels if pictures is None else pictures.train_labels
         size = images.shape[-1] if isinstance(images, Tensor) else images.size
-        classifier = Classifier(
-            self.plan.model,
-            self.data.classes,
-            self._norm(strategy),
-            color=strategy.color,
-            offset_groups=strategy.offset_groups,
-            scope=strategy.scope,
-            balance=strategy.balance,
-            fill=strategy.fill,
-            constrained=strategy.constrained,
-            field=strategy.field,
-            size=size,
-        )
-        classifier.about = {"strategy": strategy.name, "data": self.data.name, "seed": seed}
+        classifier = strategy.classifier(self.plan.model, self.data.classes, self._norm(strategy), size, seed, about)
         if strategy.balance is not None:
             classifier.prepare.balance = self._estimator(strategy.balance)
         prepare, augmentation = classifier.prepare.to(self.device), self.plan.augmentation_for(strategy, jitter)
@@ -165,7 +156,7 @@ class Recognition(Study):
         self.tell(f"choosing the strength of the color jitter on held-out training images: {plan.jitter_choices}")
         held_out = self.data.held_out()
         recipe = scaled(plan.recipe, plan.jitter_steps / plan.recipe.steps)
-        made = [self._classifier(STRATEGIES["augmentation"], 0, s, held_out) for s in plan.jitter_choices]
+        made = [self._classifier("augmentation", 0, s, held_out) for s in plan.jitter_choices]
         names = [f"jitter {strength:g}" for strength in plan.jitter_choices]
         jobs = [Job(c.network, task, recipe, name=name) for (c, task), name in zip(made, names, strict=True)]
         for first in range(0, len(jobs), self.parallel):
@@ -228,7 +219,7 @@ class Recognition(Study):
         if key not in self._norms:
             images = self._balanced_images(strategy.balance)
             source = images if isinstance(images, Tensor) else self._some(images)
-            self._norms[key] = ChannelNorm.fit(source, srgb_to_log if strategy.color == "log" else None)
+            self._norms[key] = strategy.norm(source)
         norm = self._norms[key]
         return ChannelNorm(norm.mean, norm.std)
 

@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from lightfast._experiments.classification import Strategy
 from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.plan import Plan
-from lightfast._experiments.recognition.strategies import Strategy
 from lightfast._experiments.recognition.task import Augmentation
 
 __all__ = ["PLANS", "RecognitionPlan"]

@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightfast._experiments.classification import STRATEGIES
 from lightfast._experiments.engine import Recipe, train
 from lightfast._experiments.recognition.evaluation import evaluate
 from lightfast._experiments.recognition.pictures import Pictures
-from lightfast._experiments.recognition.strategies import STRATEGIES
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
 from lightfast._pipelines.classifier import Classifier
-from lightfast.color import ChannelNorm, srgb_to_log
 
 __all__ = ["SATURATIONS", "Attempt", "Mirrored", "attempt", "recipe_for"]
 
@@ -168,16 +167,9 @@ def _train(
 ) -> tuple[Classifier, Sequence[dict[str, float]]]:
     """The trained classifier, and the lines of its log, one an epoch, with the seconds since the first step."""
     strategy = STRATEGIES[how.strategy]
-    torch.manual_seed(how.seed)
     images = pictures.train_images
     assert isinstance(images, Tensor)
-    classifier = Classifier(
-        how.network,
-        pictures.classes,
-        ChannelNorm.fit(images, srgb_to_log),
-        color=strategy.color,
-        offset_groups=strategy.offset_groups,
-    )
+    classifier = strategy.classifier(how.network, pictures.classes, strategy.norm(images), images.shape[-1], how.seed)
     augmentation = Augmentation(crop=how.crop, erasing=how.erasing, label_smoothing=how.label_smoothing)
     task = RecognitionTask(images, pictures.train_labels, classifier.prepare.to(device), augmentation)
     with TemporaryDirectory() as folder:

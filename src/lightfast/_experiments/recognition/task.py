@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from lightfast._experiments.classification import ClassificationTask
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.data.augment import color_jitter, pad_crop, random_erasing, random_flip, random_resized_crop
 from lightfast._pipelines.preparation import Preparation
@@ -49,7 +49,7 @@ class Augmentation:
     label_smoothing: float = 0.0
 
 
-class RecognitionTask:
+class RecognitionTask(ClassificationTask):
     """Images in memory and their labels, for one strategy.
 
     Args:
@@ -60,16 +60,8 @@ class RecognitionTask:
     """
 
     def __init__(self, images: Tensor, labels: Tensor, prepare: Preparation, augmentation: Augmentation) -> None:
-        if len(images) != len(labels):
-            raise ValueError(f"there are {len(images)} images, but {len(labels)} labels")
-        self.images, self.labels, self.prepare, self.augmentation = images, labels, prepare.eval(), augmentation
-        self.samples = len(images)
+        super().__init__(images, labels, prepare, augmentation)
         self._drop_groups = GroupDropout(augmentation.group_dropout, 3, augmentation.drop_at_most)
-
-    def to(self, device: Any) -> None:
-        """Move images, labels and statistics to the device."""
-        self.images, self.labels = self.images.to(device), self.labels.to(device)
-        self.prepare = self.prepare.to(device)
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -93,14 +85,6 @@ class RecognitionTask:
         if how.erasing:
             x = random_erasing(x, probability=how.erasing, generator=generator)
         return self.prepare.fill(self._drop_groups(x, generator))
-
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross entropy, and the share of images that are wrong as `error`, in per cent."""
-        x, labels = batch
-        scores = model(x).float()
-        loss = F.cross_entropy(scores, labels, label_smoothing=self.augmentation.label_smoothing)
-        wrong = (scores.detach().argmax(1) != labels).float().mean()
-        return loss, {"error": 100 * wrong}
 
 
 class LazyRecognitionTask(RecognitionTask):

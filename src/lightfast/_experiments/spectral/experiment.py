@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from lightfast._experiments.classification import ClassificationTask
 from lightfast._experiments.data.augment import pad_crop, random_flip
 from lightfast._experiments.data.spectral import Cubes, drawn_cubes, holds_pixels, load_cubes
 from lightfast._experiments.engine import Recipe
@@ -72,25 +72,19 @@ class SpectralPlan(Plan):
     widths: tuple[int, ...] = (2, 4, 8)
 
 
-class CubeTask:
+class CubeTask(ClassificationTask):
     """Cubes and their labels. Shapes: (N, b, H, W) and (N,)."""
 
     def __init__(
         self, cubes: Tensor, labels: Tensor, pipeline: SpectralClassifier, augmentation: Augmentation, relit: bool
     ) -> None:
-        self.cubes, self.labels, self.encode = cubes, labels, pipeline.encode
-        self.pipeline, self.augmentation, self.relit = pipeline, augmentation, relit
-        self.samples = len(labels)
-
-    def to(self, device: torch.device) -> None:
-        """Move everything to the device."""
-        self.cubes, self.labels = self.cubes.to(device), self.labels.to(device)
-        self.pipeline.norm.to(device)
+        super().__init__(cubes, labels, pipeline.norm, augmentation)
+        self.encode, self.relit = pipeline.encode, relit
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """What the network sees, and labels."""
-        x = self.encode(self._relight(self.cubes[indices], generator))
+        x = self.encode(self._relight(self.images[indices], generator))
         if self.augmentation.shift:
             x = pad_crop(x, self.augmentation.shift, generator=generator)
         if self.augmentation.flip:
@@ -104,22 +98,13 @@ class CubeTask:
         gains = spectral_gains(len(cubes), cubes.shape[1], strengths, generator=generator)
         return cubes * gains.to(cubes.device)[:, :, None, None]
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross entropy where there are labels, and the share of what is wrong as `error`, in per cent."""
-        x, labels = batch
-        scores, known = model(x).float(), labels >= 0
-        smoothing = self.augmentation.label_smoothing
-        loss = F.cross_entropy(scores, labels, ignore_index=-1, label_smoothing=smoothing)
-        wrong = ((scores.detach().argmax(1) != labels) & known).sum() / known.sum().clamp(min=1)
-        return loss, {"error": 100 * wrong}
-
 
 class PixelTask(CubeTask):
     """Pixels and their labels, (P, b) and (P,): squares of pixels from anywhere are cubes in one light each."""
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        cubes = self.cubes[indices].view(-1, _SIDE, _SIDE, self.cubes.shape[1]).permute(0, 3, 1, 2)
+        cubes = self.images[indices].view(-1, _SIDE, _SIDE, self.images.shape[1]).permute(0, 3, 1, 2)
         return self.encode(self._relight(cubes, generator)), self.labels[indices].view(-1, _SIDE, _SIDE)
 
 
