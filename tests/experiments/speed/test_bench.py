@@ -11,7 +11,7 @@ from lightfast._backends.native import backend as native
 from lightfast._experiments.speed import growth, steps
 from lightfast._experiments.speed import run as bench_run
 from lightfast._experiments.speed.aims import aims_for
-from lightfast._experiments.speed.compare import Comparison, Measurement, comparisons, measure
+from lightfast._experiments.speed.compare import Comparison, comparisons, measure
 from lightfast._experiments.speed.growth import Setting
 from lightfast._experiments.speed.launches import LAUNCHED, launches
 from lightfast._experiments.speed.levers import LEVERS, Lever, _work, levers
@@ -91,8 +91,8 @@ def records(monkeypatch):
         return build(subject, name)
 
     monkeypatch.setattr(steps, "build", failing)
-    part, how = Comparison(TINY, "float32", ("plain", "ours", "fused")), Measurement(CPU, Pace(0.0, (2, 2)))
-    return measure(part, how, say=lambda text: None)
+    part, pace = Comparison(TINY, "float32", ("plain", "ours", "fused")), Pace(0.0, (2, 2))
+    return measure(part, CPU, pace, say=lambda text: None)
 
 
 def test_a_failure_is_reported_by_name(records):
@@ -186,7 +186,7 @@ def test_the_command_writes_numbers_tables_and_figures(tmp_path, monkeypatch, ca
 
 def test_what_there_was_no_time_for_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_run, "_COMPILE_SECONDS", {"cpu": 1e9})
-    monkeypatch.setattr(bench_run, "measure", lambda part, how, say: [])
+    monkeypatch.setattr(bench_run, "measure", lambda part, device, pace, say: [])
     request = bench_run.Request(
         CPU, tmp_path, networks=["resnet20:2"], precisions=["float32"], growth=False, levers=False
     )
@@ -341,7 +341,7 @@ def test_threads_are_told_apart(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_compilers_are_measured_too():
     part = comparisons([TINY], ["float32"], compiled=True)[-1]
-    training, inference = measure(part, Measurement(CPU, Pace(0.0, (2, 2))), say=lambda text: None)
+    training, inference = measure(part, CPU, Pace(0.0, (2, 2)), say=lambda text: None)
     for record in (training, inference):
         assert record["failed"] == {}
         fused = {"fused-compiled"} if record["mode"] == "inference" else set()

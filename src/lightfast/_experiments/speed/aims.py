@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lightfast._experiments.speed.subjects import COMPILED, Mode
 from lightfast._experiments.speed.timing import ratios
@@ -18,14 +18,8 @@ Record = Mapping[str, Any]
 class Aim:
     """That a ratio of two variants be at most this; against the straightforward way it is to be at least this.
 
-    Args:
-        variant: that is compared,
-        base: with this one.
-        mode: of what.
-        limit: the ratio.
-        what: the time of a comparison, its memory, or its time launched kernel by kernel on a GPU.
-        network: which one; all if it is empty.
-        batches: which ones; all if there are none.
+    It is one of the times of a comparison, of its memory, or of its times launched kernel by kernel on a GPU (`eager`);
+    for a network and batches, or for all where none are named.
     """
 
     variant: str
@@ -95,8 +89,7 @@ def aims_for(device: str, network: str, batch: int) -> list[Aim]:
     return list({aim.title: aim for aim in AIMS[device] if aim.is_for(network, batch)}.values())
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What was measured where something is aimed at."""
 
     aim: Aim
@@ -104,29 +97,23 @@ class Outcome:
     found: float
 
 
-def outcomes(device: str, comparisons: Sequence[Record], launches: Sequence[Record]) -> list[Outcome]:
+def outcomes(device: str, comparisons: Sequence[Record], launches: Sequence[Record]) -> Iterator[Outcome]:
     """Each aim for which there is a measurement, in the order of the measurements."""
-    found = [*_outcomes(device, comparisons, _in_comparison), *_outcomes(device, launches, _in_launches)]
-    return [Outcome(aim, record, ratio) for aim, record, ratio in found if ratio is not None]
-
-
-def _outcomes(
-    device: str, records: Sequence[Record], ratio: Callable[[Aim, Record], float | None]
-) -> Iterator[tuple[Aim, Record, float | None]]:
-    for record in records:
+    for record in (*comparisons, *launches):
         for aim in aims_for(device, record["network"], record["batch"]):
             if record["mode"] == aim.mode and {aim.variant, aim.base} <= record["variants"].keys():
-                yield aim, record, ratio(aim, record)
+                found = _found(aim, record)
+                if found is not None:
+                    yield Outcome(aim, record, found)
 
 
-def _in_comparison(aim: Aim, record: Record) -> float | None:
+def _found(aim: Aim, record: Record) -> float | None:
+    """The ratio that the aim is about, if the record has it; records of launches say nothing of compilers."""
     variant, base = (record["variants"][name] for name in (aim.variant, aim.base))
+    if "compiled" not in record:
+        return variant["eager"]["to_plain"][1] if aim.what == "eager" else None
     if aim.what == "eager" or record["compiled"] != (aim.variant in COMPILED):
         return None
     if aim.what == "memory":
         return variant["memory"] / base["memory"]
     return ratios(variant["samples"], base["samples"])[1]
-
-
-def _in_launches(aim: Aim, record: Record) -> float | None:
-    return record["variants"][aim.variant]["eager"]["to_plain"][1] if aim.what == "eager" else None

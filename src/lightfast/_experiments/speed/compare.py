@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,20 +15,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from lightfast._experiments.speed.steps import LAYOUTS, PrecisionName, model_of, step_of
 from lightfast._experiments.speed.subjects import COMPILED, VARIANTS, Mode, Subject
-from lightfast._experiments.speed.timing import Pace, Work, interleaved, peak_memory, quartiles, ratios
+from lightfast._experiments.speed.timing import Pace, Work, interleaved, peak_memory, quartiles, ratios, rounded
 
-__all__ = ["Comparison", "Measurement", "comparisons", "measure", "profiled"]
+__all__ = ["Comparison", "comparisons", "measure", "profiled"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Variants of a subject that are measured together, in each of its modes.
-
-    Args:
-        subject: the network and its batches.
-        precision: `bfloat16` is autocast.
-        variants: which of :data:`VARIANTS`.
-    """
+    """Variants of a subject, of :data:`VARIANTS`, that are measured together in each of its modes."""
 
     subject: Subject
     precision: PrecisionName
@@ -43,19 +37,6 @@ class Comparison:
     def title(self) -> str:
         """What users see while it runs."""
         return f"{self.subject.title}, {self.precision}{', compiled' if self.compiled else ''}"
-
-
-@dataclass
-class Measurement:
-    """How to measure, and where.
-
-    Args:
-        device: where.
-        pace: of each comparison in each mode, after everything is built and warm.
-    """
-
-    device: torch.device
-    pace: Pace = field(default_factory=Pace)
 
 
 def comparisons(
@@ -79,14 +60,16 @@ def comparisons(
     return every
 
 
-def measure(comparison: Comparison, how: Measurement, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Measure a comparison; a record for each mode, as JSON can hold them."""
+def measure(
+    comparison: Comparison, device: torch.device, pace: Pace, say: Callable[[str], None] = print
+) -> list[dict[str, Any]]:
+    """Measure a comparison; a record for each mode, as JSON can hold them. The pace is that of a mode, once warm."""
     records = []
     for mode in comparison.subject.modes:
         say(f"{comparison.title}: {mode}")
-        records.append(_Bout(comparison, mode, how, say).record())
+        records.append(_Bout(comparison, mode, device, pace, say).record())
         gc.collect()
-        if how.device.type == "cuda":
+        if device.type == "cuda":
             torch.cuda.empty_cache()
     return records
 
@@ -94,8 +77,10 @@ def measure(comparison: Comparison, how: Measurement, say: Callable[[str], None]
 class _Bout:
     """One comparison in one mode."""
 
-    def __init__(self, comparison: Comparison, mode: Mode, how: Measurement, say: Callable[[str], None]) -> None:
-        self.comparison, self.how, self.device, self.say = comparison, how, how.device, say
+    def __init__(
+        self, comparison: Comparison, mode: Mode, device: torch.device, pace: Pace, say: Callable[[str], None]
+    ) -> None:
+        self.comparison, self.device, self.pace, self.say = comparison, device, pace, say
         self.mode: Mode = mode
         self.failed: dict[str, str] = {}
         self.layouts: dict[str, str] = {}
@@ -118,7 +103,7 @@ class _Bout:
                 self.failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
                 self.say(f"  {name} cannot be measured: {self.failed[name]}")
             self.building[name] = round(time.perf_counter() - start, 1)
-        samples = interleaved(works, self.how.pace)
+        samples = interleaved(works, self.pace)
         base = samples.get("plain")
         subject = self.comparison.subject
         return {
@@ -131,12 +116,12 @@ class _Bout:
             "compiled": self.comparison.compiled,
             "variants": {
                 name: {
-                    "milliseconds": [round(1000 * value, 4) for value in quartiles(values)],
-                    "ratio": None if base is None else [round(value, 4) for value in ratios(values, base)],
+                    "milliseconds": rounded(quartiles(values), 1000),
+                    "ratio": None if base is None else rounded(ratios(values, base)),
                     "memory": self.memory.get(name),
                     "layout": self.layouts[name],
                     "building_seconds": self.building[name],
-                    "samples": [round(1000 * value, 4) for value in values],
+                    "samples": rounded(values, 1000),
                 }
                 for name, values in samples.items()
             },
@@ -148,14 +133,13 @@ class _Bout:
         candidates = {
             layout: _work(self.comparison, name, self.mode, layout, self.device) for layout in self._candidates(name)
         }
-        if len(candidates) == 1:
-            ((layout, (work, model)),) = candidates.items()
-        else:
+        layout = next(iter(candidates))
+        if len(candidates) > 1:
             works = {layout: work for layout, (work, _) in candidates.items()}
-            short = dataclasses.replace(self.how.pace, seconds=min(1.0, self.how.pace.seconds), rounds=(1, 4))
+            short = dataclasses.replace(self.pace, seconds=min(1.0, self.pace.seconds), rounds=(1, 4))
             tried = interleaved(works, short)
             layout = min(tried, key=lambda layout: min(tried[layout]))
-            work, model = candidates[layout]
+        work, model = candidates[layout]
         self.layouts[name] = layout
         if self.mode == "training":
             self.memory[name] = peak_memory(work.once, model, self.device)

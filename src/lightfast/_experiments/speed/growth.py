@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ def growth(device: torch.device, pace: Pace) -> list[dict[str, Any]]:
         works: dict[str, Work] = {}
         for value, setting in settings.items():
             works[f"plain {value}"] = _work(_plain(setting), setting, device)
-            works[f"ours {value}"] = _work(_ours(setting), setting, device)
+            works[f"ours {value}"] = _work(_Ours(setting), setting, device)
         samples = interleaved(works, pace)
         times = {
             who: [[1000 * t for t in quartiles(samples[f"{who} {value}"])] for value in settings]
@@ -80,9 +81,7 @@ def exponent(values: Sequence[float], times: Sequence[float]) -> float:
     >>> round(exponent([1, 2, 4], [3.0, 6.0, 12.0]), 6)
     1.0
     """
-    x, y = [math.log(value) for value in values], [math.log(time) for time in times]
-    middle = sum(x) / len(x)
-    return sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+    return statistics.linear_regression([math.log(value) for value in values], [math.log(t) for t in times]).slope
 
 
 def _plain(setting: Setting) -> nn.Module:
@@ -108,10 +107,6 @@ class _Ours(nn.Module):
         return self.unit(LiftedMap(x, None)).map
 
 
-def _ours(setting: Setting) -> nn.Module:
-    return _Ours(setting)
-
-
 def _work(layer: nn.Module, setting: Setting, device: torch.device) -> Work:
     """Forward and backward through the layer, in the precision and memory format that the device likes."""
     torch.manual_seed(0)
@@ -119,15 +114,11 @@ def _work(layer: nn.Module, setting: Setting, device: torch.device) -> Work:
     kind: Any = {"device": device, "memory_format": torch.channels_last}
     layer = layer.to(**kind).train()
     x = torch.randn(setting.batch, setting.inputs, setting.side, setting.side).to(**kind).requires_grad_()
-    return Work(_step(layer, x, on_gpu), device, graph=on_gpu)
-
-
-def _step(layer: nn.Module, x: Tensor, low: bool) -> Callable[[], None]:
     wanted = [x, *layer.parameters()]
 
     def once() -> None:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
             y = layer(x)
         torch.autograd.grad(y, wanted, y.detach())
 
-    return once
+    return Work(once, device, graph=on_gpu)

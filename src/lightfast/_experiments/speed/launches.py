@@ -11,7 +11,7 @@ from torch import nn
 
 from lightfast._experiments.speed.steps import LAYOUTS, PrecisionName, model_of, step_of
 from lightfast._experiments.speed.subjects import Mode, Subject, sample
-from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles, ratios
+from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles, ratios, rounded
 
 __all__ = ["LAUNCHED", "WAYS", "launches"]
 
@@ -52,8 +52,8 @@ def _record(subject: Subject, precision: PrecisionName, device: torch.device, mo
         "variants": {
             name: {
                 way: {
-                    "milliseconds": [round(1000 * value, 4) for value in quartiles(samples[name, way])],
-                    "to_plain": [round(value, 4) for value in ratios(samples[name, way], samples["plain", way])],
+                    "milliseconds": rounded(quartiles(samples[name, way]), 1000),
+                    "to_plain": rounded(ratios(samples[name, way], samples["plain", way])),
                 }
                 for way in ways
             }

@@ -15,7 +15,7 @@ from lightfast._backends.native import backend as native
 from lightfast._backends.triton import backend as triton
 from lightfast._experiments.speed.steps import PrecisionName, model_of, step_of
 from lightfast._experiments.speed.subjects import Mode, Subject
-from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles, ratios
+from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles, ratios, rounded
 
 __all__ = ["LEVERS", "Lever", "levers"]
 
@@ -24,14 +24,10 @@ Place = tuple[Any, str]
 
 @dataclass(frozen=True)
 class Lever:
-    """Something that makes our network faster, and how to do without it.
+    """Something that makes our network faster, in some modes, and how to do without it.
 
-    Args:
-        name: what tables show.
-        without: by where they are, what takes the place of functions.
-        layout: the memory format without it.
-        graph: whether a CUDA graph is replayed without it.
-        modes: what it is for.
+    Without it, other functions are in the places of those in `without`, maps have this memory format, and a CUDA graph
+    is replayed or not.
     """
 
     name: str
@@ -84,8 +80,8 @@ def levers(subject: Subject, precision: PrecisionName, device: torch.device, pac
                 "mode": mode,
                 "without": {
                     name: {
-                        "milliseconds": [round(1000 * value, 4) for value in quartiles(values)],
-                        "ratio": [round(value, 4) for value in ratios(values, samples["ours"])],
+                        "milliseconds": rounded(quartiles(values), 1000),
+                        "ratio": rounded(ratios(values, samples["ours"])),
                     }
                     for name, values in samples.items()
                 },

@@ -15,7 +15,7 @@ import torch
 
 from lightfast._atomic import write_json
 from lightfast._experiments.provenance import provenance
-from lightfast._experiments.speed.compare import Comparison, Measurement, comparisons, measure, profiled
+from lightfast._experiments.speed.compare import Comparison, comparisons, measure, profiled
 from lightfast._experiments.speed.growth import growth
 from lightfast._experiments.speed.launches import LAUNCHED, launches
 from lightfast._experiments.speed.levers import levers
@@ -32,26 +32,10 @@ _COMPILE_SECONDS = {"cuda": 100.0, "cpu": 120.0}
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure.
+    """What to measure, as the options of `lightfast bench` say it, in words there.
 
-    Args:
-        device: where.
-        out: the folder for what is written.
-        json: another file for the numbers than `results.json` there.
-        networks: as :func:`lightfast._experiments.speed.subjects.parse_subject` reads them; none for all.
-        precisions: `float32` and `bfloat16`, in the order in which to measure.
-        variants: of `VARIANTS`; none for all. `plain` is always measured, and with a
-            compiler `ours`.
-        seconds: after which nothing more is begun.
-        each: seconds of timing for each comparison.
-        compiled: whether to measure compilers too.
-        growth: whether to measure what the cost grows with.
-        levers: whether to measure what each lever gives, on the first network in the first precision.
-        launches: whether to measure what launching kernels costs, in the first precision; on a GPU alone.
-        profile: whether to say where the time goes.
-        processor_time: take the time that the process had a core instead of the time that passed: for a CPU that others
-            use too, with one thread.
-        resume: keep what `results.json` holds already, and measure the rest.
+    `precisions` are in the order in which to measure. Where `networks` or `variants` are none, all are measured;
+    `plain` always is, and with a compiler `ours`.
     """
 
     device: torch.device
@@ -80,7 +64,6 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
     request.out.mkdir(parents=True, exist_ok=True)
     clock = time.process_time if request.processor_time else time.perf_counter
     pace = Pace(request.each, (5, 25) if request.device.type == "cuda" else (4, 25), clock=clock)
-    how = Measurement(request.device, pace)
     done = {record["title"] for record in results["comparisons"]} | {name for name in _EXTRAS if results[name]}
     tables = _write(request.out, path, results)
     with _fastest_convolutions():
@@ -95,7 +78,7 @@ def run(request: Request, say: Callable[[str], None] = print) -> str:
             elif isinstance(part, Comparison):
                 # Each says which of the runs it is from, since code may change between them.
                 made = {"run": len(results["runs"]) - 1}
-                results["comparisons"] += [{**record, **made} for record in measure(part, how, say)]
+                results["comparisons"] += [{**record, **made} for record in measure(part, request.device, pace, say)]
             elif part == "growth":
                 say("growth with batch, pixels, channels and groups")
                 results["growth"] = growth(request.device, pace)

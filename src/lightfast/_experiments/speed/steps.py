@@ -30,15 +30,8 @@ def step_of(
 ) -> Callable[[], None]:
     """What does a training step of the model, or its inference, each time it is called.
 
-    A step is gradient, forward and backward pass of one batch, and SGD with momentum.
-
-    Args:
-        subject: whose batches.
-        precision: `bfloat16` is autocast; `float32` is as torch has it.
-        mode: what to do; the model is in that mode.
-        layout: memory format of the images.
-        model: on its device.
-        network: what to call in its place: the compiled model.
+    A step is gradient, forward and backward pass of one batch, and SGD with momentum. In `bfloat16` it is autocast. The
+    model is on its device and in that mode; `network`, the compiled model, is called in its place.
     """
     device = next(model.parameters()).device
     images, answers = sample(subject, device)

@@ -56,13 +56,7 @@ _OTHER_WIDTHS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A network on batches of one size.
-
-    Args:
-        network: its name in :func:`lightfast.models.names`.
-        batch: images.
-        size: their height and width.
-    """
+    """A network, by its name in :func:`lightfast.models.names`, on batches of images of this height and width."""
 
     network: str
     batch: int

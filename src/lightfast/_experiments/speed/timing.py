@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Pace", "Work", "interleaved", "peak_memory", "quartiles", "ratios"]
+__all__ = ["Pace", "Work", "interleaved", "peak_memory", "quartiles", "ratios", "rounded"]
 
 _WARMUP = 3
 _Name = TypeVar("_Name")
@@ -102,25 +102,27 @@ def interleaved(works: Mapping[_Name, Work], pace: Pace) -> dict[_Name, list[flo
     return samples
 
 
-def quartiles(values: list[float]) -> tuple[float, float, float]:
+def quartiles(values: Sequence[float]) -> list[float]:
     """Lower quartile, median, upper quartile.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
-    (2.0, 3.0, 4.0)
+    [2.0, 3.0, 4.0]
     """
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else 3 * list(values)
 
 
-def ratios(values: list[float], base: list[float]) -> tuple[float, float, float]:
+def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
     """Quartiles of the ratio in each round: of two works that were timed one after the other.
 
     >>> ratios([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    (2.0, 2.0, 2.0)
+    [2.0, 2.0, 2.0]
     """
     return quartiles([value / other for value, other in zip(values, base, strict=True)])
+
+
+def rounded(values: Sequence[float], times: int = 1) -> list[float]:
+    """As records hold them; with 1000, seconds in milliseconds."""
+    return [round(times * value, 4) for value in values]
 
 
 def peak_memory(once: Callable[[], Any], model: nn.Module, device: torch.device) -> int:
@@ -130,7 +132,7 @@ def peak_memory(once: Callable[[], Any], model: nn.Module, device: torch.device)
     """
     model.zero_grad(set_to_none=True)
     gc.collect()
-    held = sum(tensor.nbytes for tensor in _tensors(model))
+    held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     if device.type == "cuda":
         # Libraries take a workspace when they are first used in a stream, which is none of the model's memory.
         once()
@@ -151,11 +153,6 @@ def peak_memory(once: Callable[[], Any], model: nn.Module, device: torch.device)
         now += change
         highest = max(highest, now)
     return highest + held
-
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
 
 
 def _walk(events: Any) -> Iterator[Any]:
