@@ -78,9 +78,9 @@ def main() -> None:
             kind, graph = NETWORKS[network], {"graph": device.type == "cuda"}
             if kind.parts:
                 raise ValueError(f"{name}: compare the parts of {network}, {', '.join(kind.parts)}, one by one")
-            plan = PLANS[given.recipe].with_steps(given.steps).with_values(values | graph).plan_for(kind)
-            estimators[name] = estimator = plan.estimator(kind, 0)
-            augmentation = plan.augmentation_for(kind)
+            plan = PLANS[given.recipe].with_steps(given.steps).with_values(values | graph).plan_for(network)
+            estimators[name] = estimator = plan.estimator(network, 0)
+            augmentation = plan.augmentation_for(network)
             weights = even_weights(scenes, train, plan.even) if plan.even else None
             task = IlluminantTask(
                 scenes, estimator.encoding, augmentation, plan.recovery, train, weights, plan.confidence

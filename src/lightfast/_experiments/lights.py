@@ -10,10 +10,19 @@ from torch import Tensor
 from lightfast._experiments.data import LazyImages
 from lightfast.light import random_illuminants
 
-__all__ = ["SATURATIONS", "Images", "evaluation_lights", "in_batches"]
+__all__ = ["SATURATIONS", "VARYING", "Images", "evaluation_lights", "in_batches"]
 
 Images = Tensor | LazyImages
 """sRGB, uint8 (N, 3, H, W): in memory, or decoded when they are needed."""
+
+VARYING: dict[str, str] = {
+    "log-gradient": "gradient in log",
+    "gradient": "gradient",
+    "spot": "spot",
+    "shadow": "soft shadow",
+    "halves": "hard edge",
+}
+"""What tables call the kinds of light that varies over the image."""
 
 SATURATIONS = tuple(round(0.1 * step, 1) for step in range(11))
 """0, 0.1, ..., 1."""

@@ -318,7 +318,7 @@ def test_an_epoch_has_every_scene_as_often_as_it_weighs(scenes):
 def test_the_expected_error_is_learned(scenes):
     """Half of the scenes are given a wrong light, at random; a network that sees which is unsure of them."""
     plan = PLANS["demo"].with_values({"size": 16, "confidence": 1.0, "lr": 0.02})
-    estimator = plan.estimator(NETWORKS["statistics"], 0)
+    estimator = plan.estimator("statistics", 0)
     encoding, plain = estimator.encoding, SceneAugmentation(smallest_part=1, mirror=False, turn=False)
     wrong = torch.arange(54) % 2 == 0
     images, lights = scenes.images.clone(), scenes.illuminants.clone()
@@ -334,7 +334,7 @@ def test_the_expected_error_is_learned(scenes):
 
 def test_a_student_learns_what_its_teacher_says(scenes, tmp_path):
     plan = PLANS["demo"].with_values({"size": 16, "views": 1, "distill": 1.0, "batch_size": 16, "lr": 0.01})
-    teacher = plan.estimator(NETWORKS["statistics"], 3)
+    teacher = plan.estimator("statistics", 3)
     # A teacher that is far from the truth.
     torch.nn.init.constant_(teacher.networks[0].light.bias[:1], 0.5)
     teacher.save(tmp_path / "teacher")
@@ -402,25 +402,25 @@ def test_parts_are_trained_alone_and_answer_together(tmp_path, scenes):
 
 def test_networks_have_values_of_their_own_unless_they_are_given():
     plan = PLANS["best"]
-    assert plan.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.1
-    assert plan.plan_for(NETWORKS["wrapped"]).augmentation == plan.augmentation
+    assert plan.plan_for("histogram").augmentation.smallest_part == 0.1
+    assert plan.plan_for("wrapped").augmentation == plan.augmentation
     given = plan.with_values({"smallest_part": 0.7})
-    assert given.plan_for(NETWORKS["histogram"]).augmentation.smallest_part == 0.7
-    assert given.plan_for(NETWORKS["statistics"]).augmentation.mix == 0.3
+    assert given.plan_for("histogram").augmentation.smallest_part == 0.7
+    assert given.plan_for("statistics").augmentation.mix == 0.3
     apart = dataclasses.replace(plan, own={"histogram": {"softness": 0.5}})
     with pytest.raises(ValueError, match="own cannot be set"):
         plan.with_values({"own": {}})
     with pytest.raises(ValueError, match="mapping"):
         plan.with_values({"options": 3})
     with pytest.raises(ValueError, match="same size and softness"):
-        apart.estimator(NETWORKS["general"], 0)
+        apart.estimator("general", 0)
 
 
 def test_plans_take_other_values_and_refuse_unknown_ones():
     plan = PLANS["best"].with_values({"sensor": 0.2, "lr": 0.5, "size": 32})
     assert (plan.augmentation.sensor, plan.recipe.lr, plan.size) == (0.2, 0.5, 32)
     assert json.loads(json.dumps(plan.to_dict()))["augmentation"]["sensor"] == 0.2
-    assert plan.augmentation_for(NETWORKS["original"]).sensor == 0
+    assert plan.augmentation_for("original").sensor == 0
     with pytest.raises(ValueError, match="no 'color'"):
         plan.with_values({"color": 1})
     with pytest.raises(ValueError, match="local"):

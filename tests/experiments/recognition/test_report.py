@@ -10,14 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
+from lightfast._experiments.lights import VARYING
 from lightfast._experiments.recognition.examples import Example, collect_examples, examples_figure
 from lightfast._experiments.recognition.experiment import Recognition
 from lightfast._experiments.recognition.pictures import drawn_pictures
 from lightfast._experiments.recognition.plans import PLANS
-from lightfast._experiments.recognition.report import VARYING, error_figure, varying_figure
+from lightfast._experiments.recognition.report import error_figure, varying_figure
 from lightfast._experiments.records import run_folder
 from lightfast._experiments.report.figures import DARK, LIGHT
-from lightfast._experiments.report.page import Picture, Section, page
+from lightfast._experiments.report.page import Chapter, Picture, page
 from lightfast._experiments.report.tables import Table
 from lightfast._pipelines.classifier import Classifier
 from lightfast.light import LIGHT_KINDS
@@ -176,5 +177,5 @@ def test_examples_show_what_networks_say():
 
 
 def test_text_is_escaped():
-    html = page("<b>", "a & b", [Section("h", ["<script>", Table([["x", "y"], ["<i>", "1"]]), Picture(b"", b"", '"')])])
+    html = page("<b>", "a & b", [Chapter("h", ["<script>", Table([["x", "y"], ["<i>", "1"]]), Picture(b"", b"", '"')])])
     assert "<script>" not in html and "<i>" not in html and "<b>" not in html and 'alt="&quot;"' in html

@@ -123,17 +123,17 @@ class Illuminant(Study):
         return run.kind in ("original", "equivariant") and run.seed == 0 and run.split == self.splits()[0]
 
     def make(self, run: Run, folder: Path) -> Training:
-        estimator = self.plan.estimator(NETWORKS[run.kind], run.seed)
+        estimator = self.plan.estimator(run.kind, run.seed)
         task, recipe = self._task(estimator, run.kind, self._splits[run.split].train)
         share = self.plan.small if self.protocol == "per-camera" and not self.added else 1.0
         return Training(estimator, task, scaled(recipe, share), estimator.networks[0])
 
     def _task(self, estimator: Estimator, kind: str, train: Tensor) -> tuple[IlluminantTask, Any]:
-        plan = self.plan.plan_for(NETWORKS[kind])
+        plan = self.plan.plan_for(kind)
         task = IlluminantTask(
             self._scenes,
             estimator.encoding,
-            plan.augmentation_for(NETWORKS[kind]),
+            plan.augmentation_for(kind),
             plan.recovery,
             train,
             even_weights(self.data, train, plan.even) if plan.even else None,
@@ -163,10 +163,8 @@ class Illuminant(Study):
         made_of = {"data": self.data.name, "kind": kind, "plan": self.plan.to_dict(), "provenance": provenance()}
         if self.teacher:
             made_of["teacher"] = self.teacher
-        estimator, everything = (
-            self.plan.estimator(NETWORKS[kind], seed, self.members, made_of),
-            torch.arange(len(self.data)),
-        )
+        estimator = self.plan.estimator(kind, seed, self.members, made_of)
+        everything = torch.arange(len(self.data))
         jobs = []
         for part in _parts(kind):
             for member in range(seed, seed + self.members):

@@ -22,7 +22,6 @@ class NetworkKind:
     """A network that the comparison trains.
 
     Attributes:
-        name: what users type.
         title: what reports show.
         network: as :class:`lightfast.Estimator` knows it.
         offset_groups: 3 where it is equivariant.
@@ -30,7 +29,6 @@ class NetworkKind:
         parts: the kinds, by name, that are trained alone and answer together; none for a single network.
     """
 
-    name: str
     title: str
     network: str
     offset_groups: int | None
@@ -39,32 +37,27 @@ class NetworkKind:
 
 
 NETWORKS: dict[str, NetworkKind] = {
-    kind.name: kind
-    for kind in (
-        NetworkKind("original", "Color Cerberus, original", "cerberus", None, "linear"),
-        NetworkKind("wrapped", "Color Cerberus, wrapped", "cerberus", None, "log"),
-        NetworkKind("equivariant", "Color Cerberus, equivariant", "cerberus", 3, "log"),
-        NetworkKind("local", "Local estimates by confidence, equivariant", "cerberus-local", 3, "log"),
-        NetworkKind("local-wrapped", "Local estimates by confidence, wrapped", "cerberus-local", None, "log"),
-        NetworkKind("histogram", "Histogram of chroma, equivariant", "chroma-histogram", 3, "log"),
-        NetworkKind("statistics", "Statistics of colors, equivariant", "color-statistics", 3, "log"),
-        NetworkKind(
-            "general",
-            "Histogram and statistics, equivariant",
-            "chroma-histogram+color-statistics",
-            3,
-            "log",
-            parts=("histogram", "statistics"),
-        ),
-        NetworkKind(
-            "joint",
-            "Local estimates, histogram and statistics, equivariant",
-            "cerberus-local+chroma-histogram+color-statistics",
-            3,
-            "log",
-            parts=("local", "histogram", "statistics"),
-        ),
-    )
+    "original": NetworkKind("Color Cerberus, original", "cerberus", None, "linear"),
+    "wrapped": NetworkKind("Color Cerberus, wrapped", "cerberus", None, "log"),
+    "equivariant": NetworkKind("Color Cerberus, equivariant", "cerberus", 3, "log"),
+    "local": NetworkKind("Local estimates by confidence, equivariant", "cerberus-local", 3, "log"),
+    "local-wrapped": NetworkKind("Local estimates by confidence, wrapped", "cerberus-local", None, "log"),
+    "histogram": NetworkKind("Histogram of chroma, equivariant", "chroma-histogram", 3, "log"),
+    "statistics": NetworkKind("Statistics of colors, equivariant", "color-statistics", 3, "log"),
+    "general": NetworkKind(
+        "Histogram and statistics, equivariant",
+        "chroma-histogram+color-statistics",
+        3,
+        "log",
+        ("histogram", "statistics"),
+    ),
+    "joint": NetworkKind(
+        "Local estimates, histogram and statistics, equivariant",
+        "cerberus-local+chroma-histogram+color-statistics",
+        3,
+        "log",
+        ("local", "histogram", "statistics"),
+    ),
 }
 """By name, in the order of tables."""
 
@@ -108,15 +101,13 @@ class IlluminantPlan(Plan):
         "own": "what is set by name holds for all networks, in place of their own values",
     }
 
-    def estimator(
-        self, kind: NetworkKind, seed: int, members: int = 1, details: Mapping[str, Any] | None = None
-    ) -> Estimator:
-        """A fresh estimator of that kind."""
+    def estimator(self, name: str, seed: int, members: int = 1, details: Mapping[str, Any] | None = None) -> Estimator:
+        """A fresh estimator of the kind of that name."""
         torch.manual_seed(seed)
-        plan, parts = self.plan_for(kind), [NETWORKS[name] for name in kind.parts] or [kind]
-        plans = {part.network: self.plan_for(part) for part in parts}
+        kind, plan = NETWORKS[name], self.plan_for(name)
+        plans = {NETWORKS[part].network: self.plan_for(part) for part in kind.parts or (name,)}
         if any((each.size, each.softness) != (plan.size, plan.softness) for each in plans.values()):
-            raise ValueError(f"the parts of {kind.name} must see images of the same size and softness")
+            raise ValueError(f"the parts of {name} must see images of the same size and softness")
         estimator = Estimator(
             kind.network,
             offset_groups=kind.offset_groups,
@@ -125,7 +116,7 @@ class IlluminantPlan(Plan):
             softness=plan.softness,
             members=members,
             views=plan.views,
-            options={name: each._network_options(name) for name, each in plans.items()},
+            options={network: each._network_options(network) for network, each in plans.items()},
         )
         estimator.about = dict(details or {})
         return estimator
@@ -134,17 +125,17 @@ class IlluminantPlan(Plan):
         spread = {"spread": True} if self.confidence and name != "cerberus" else {}
         return {"dropout": self.dropout, **spread, **self.options.get(name, {})}
 
-    def plan_for(self, kind: NetworkKind) -> IlluminantPlan:
+    def plan_for(self, name: str) -> IlluminantPlan:
         """The plan with the values that this kind of network has for its own.
 
-        >>> PLANS["best"].plan_for(NETWORKS["local"]).recipe.batch_size
+        >>> PLANS["best"].plan_for("local").recipe.batch_size
         64
         """
-        return super().with_values(self.own.get(kind.name, {}))
+        return super().with_values(self.own.get(name, {}))
 
-    def augmentation_for(self, kind: NetworkKind) -> SceneAugmentation:
+    def augmentation_for(self, name: str) -> SceneAugmentation:
         """What training does to the images that this kind of network sees."""
-        if kind.color == "log":
+        if NETWORKS[name].color == "log":
             return self.augmentation
         return dataclasses.replace(self.augmentation, sensor=0.0, mix=0.0)
 
@@ -171,6 +162,14 @@ _ADAMW: dict[str, Any] = {
 }
 
 _IN_LARGE_BATCHES: dict[str, Any] = _ADAMW | {"batch_size": 64}
+_HISTOGRAM: dict[str, Any] = {"turn": True, "smallest_part": 0.1}
+_STATISTICS: dict[str, Any] = {
+    "turn": True,
+    "smallest_part": 0.05,
+    "black": 0.02,
+    "mix": 0.3,
+    "options": {"color-statistics": {"hidden": 256}},
+}
 
 PLANS: dict[str, IlluminantPlan] = {
     plan.name: plan
@@ -183,15 +182,8 @@ PLANS: dict[str, IlluminantPlan] = {
             views=2,
             own={
                 "local": {"batch_size": 64},
-                "histogram": {"turn": True, "smallest_part": 0.1},
-                "statistics": {
-                    "turn": True,
-                    "smallest_part": 0.05,
-                    "black": 0.02,
-                    "mix": 0.3,
-                    "dropout": 0.3,
-                    "options": {"color-statistics": {"hidden": 256}},
-                },
+                "histogram": _HISTOGRAM,
+                "statistics": {**_STATISTICS, "dropout": 0.3},
             },
         ),
         IlluminantPlan(
@@ -203,15 +195,8 @@ PLANS: dict[str, IlluminantPlan] = {
             confidence=0.02,
             even=0.3,
             own={
-                "histogram": {"turn": True, "smallest_part": 0.1},
-                "statistics": {
-                    "turn": True,
-                    "smallest_part": 0.05,
-                    "black": 0.02,
-                    "mix": 0.3,
-                    "dropout": 0.1,
-                    "options": {"color-statistics": {"hidden": 256}},
-                },
+                "histogram": _HISTOGRAM,
+                "statistics": {**_STATISTICS, "dropout": 0.1},
             },
         ),
         IlluminantPlan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,75 +13,51 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 __all__ = ["PROTOCOLS", "Protocol", "Split", "held_out_scenes", "splits_of"]
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How a protocol divides the scenes.
+class Protocol(NamedTuple):
+    """How a protocol divides the scenes: what reports show, and in a sentence."""
 
-    Attributes:
-        name: what users type.
-        title: what reports show.
-        explanation: in a sentence.
-    """
-
-    name: str
     title: str
     explanation: str
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol(
-            "pooled",
-            "pooled three-fold",
-            "All cameras together, in the three published folds, which have the same scenes on both sides.",
-        ),
-        Protocol(
-            "scene-disjoint",
-            "scene-disjoint three-fold",
-            "All cameras together, in three folds that share no number of a scene in the index.",
-        ),
-        Protocol(
-            "content-disjoint",
-            "content-disjoint three-fold",
-            "All cameras together, in three folds that share no scene, found by what images show: in NUS the same "
-            "number is mostly another scene.",
-        ),
-        Protocol(
-            "per-camera",
-            "per-camera three-fold",
-            "Each camera by itself, in the three published folds; the geometric mean over cameras.",
-        ),
-        Protocol(
-            "leave-one-camera-out",
-            "leave one camera out",
-            "Trained on all cameras but one and tested on that one; the geometric mean over cameras. The scenes of the "
-            "test were seen through the other cameras.",
-        ),
-        Protocol(
-            "new-camera",
-            "new cameras and new scenes",
-            "Cameras and scenes (by what images show) are divided in four. Each part in turn is held out: trained on "
-            "the other scenes by the other cameras, and tested on the held-out scenes by the held-out cameras.",
-        ),
-        Protocol(
-            "leave-one-set-out",
-            "leave one data set out",
-            "Trained on all data sets but one and tested on that one: other cameras and other scenes.",
-        ),
-    )
+    "pooled": Protocol(
+        "pooled three-fold",
+        "All cameras together, in the three published folds, which have the same scenes on both sides.",
+    ),
+    "scene-disjoint": Protocol(
+        "scene-disjoint three-fold",
+        "All cameras together, in three folds that share no number of a scene in the index.",
+    ),
+    "content-disjoint": Protocol(
+        "content-disjoint three-fold",
+        "All cameras together, in three folds that share no scene, found by what images show: in NUS the same "
+        "number is mostly another scene.",
+    ),
+    "per-camera": Protocol(
+        "per-camera three-fold",
+        "Each camera by itself, in the three published folds; the geometric mean over cameras.",
+    ),
+    "leave-one-camera-out": Protocol(
+        "leave one camera out",
+        "Trained on all cameras but one and tested on that one; the geometric mean over cameras. The scenes of the "
+        "test were seen through the other cameras.",
+    ),
+    "new-camera": Protocol(
+        "new cameras and new scenes",
+        "Cameras and scenes (by what images show) are divided in four. Each part in turn is held out: trained on "
+        "the other scenes by the other cameras, and tested on the held-out scenes by the held-out cameras.",
+    ),
+    "leave-one-set-out": Protocol(
+        "leave one data set out",
+        "Trained on all data sets but one and tested on that one: other cameras and other scenes.",
+    ),
 }
+"""By the names that users type."""
 
 
-@dataclass(frozen=True)
-class Split:
-    """A training and a test set, as indices.
-
-    Attributes:
-        name: fit for the name of a folder.
-        train: int64 (M,).
-        test: int64 (K,).
-    """
+class Split(NamedTuple):
+    """A training and a test set, as indices, int64 (M,) and (K,); its name is fit for that of a folder."""
 
     name: str
     train: Tensor
@@ -136,10 +112,8 @@ def _divisions(scenes: LitScenes, protocol: str, seed: int) -> list[tuple[str, T
         ]
     if protocol == "new-camera":
         parts = min(4, len(taken))
-        of_scenes, of_cameras = (
-            held_out_scenes(scenes.shown, parts, seed),
-            cameras.unique(return_inverse=True)[1] % parts,
-        )
+        of_scenes = held_out_scenes(scenes.shown, parts, seed)
+        of_cameras = cameras.unique(return_inverse=True)[1] % parts
         return [
             (f"part-{n}", (of_scenes != n) & (of_cameras != n), (of_scenes == n) & (of_cameras == n))
             for n in range(parts)

@@ -90,7 +90,7 @@ def illuminant_report(study: Illuminant, summaries: Sequence[Summary], splits: M
         f"{summary.at('reproduction', -2, 'all', 'median'):.2f}° at 0.9"
         for summary in drawn
     )
-    published = PUBLISHED.get(protocol.name) if "NUS" in tested else None
+    published = PUBLISHED.get(study.protocol) if "NUS" in tested else None
     augmentation = ", ".join(f"{name} {value}" for name, value in plan.to_dict()["augmentation"].items())
     return Report(
         f"The color of the light: {title}",

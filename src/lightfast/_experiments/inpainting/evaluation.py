@@ -78,15 +78,8 @@ def evaluate_inpainter(
 ) -> HoleEvaluation:
     """Relight the images, cut out the middle, fill it in, and compare.
 
-    An image has the same hue at every saturation; lights are drawn on the CPU for all images at once.
-
-    Args:
-        inpainter: put in evaluation mode and moved to the device.
-        images: sRGB, uint8 (N, 3, 128, 128).
-        saturations: of the light.
-        seed: of the lights.
-        batch_size: images at a time.
-        device: where to compute, in float32.
+    Images are sRGB, uint8 (N, 3, 128, 128). One has the same hue at every saturation; the seed is of the lights, which
+    are drawn on the CPU for all images at once. The inpainter is put in evaluation mode and moved to the device.
     """
     inpainter = inpainter.to(device).eval()
     mask = center_mask().to(device)

@@ -21,7 +21,6 @@ class NetworkKind:
     """A kind of network that the comparison trains.
 
     Attributes:
-        name: what users type.
         title: what reports show.
         offset_groups: 3 where it is equivariant.
         color: what it sees.
@@ -30,7 +29,6 @@ class NetworkKind:
         field: how light may vary over the image and is still followed; see :class:`lightfast._pipelines.inpainter`.
     """
 
-    name: str
     title: str
     offset_groups: int | None
     color: InpainterColor
@@ -40,25 +38,14 @@ class NetworkKind:
 
 
 NETWORKS: dict[str, NetworkKind] = {
-    kind.name: kind
-    for kind in (
-        NetworkKind("original", "Context Encoder, original", None, "srgb"),
-        NetworkKind("wrapped", "Context Encoder, wrapped", None, "log"),
-        NetworkKind("equivariant", "Context Encoder, equivariant", 3, "log"),
-        NetworkKind(
-            "equivariant-free", "Context Encoder, equivariant, free weights", 3, "log", constrained=False, carry=True
-        ),
-        NetworkKind("wrapped-plane", "Context Encoder, wrapped, plane", None, "log", field=1),
-        NetworkKind(
-            "equivariant-plane-free",
-            "Context Encoder, equivariant, plane, free weights",
-            3,
-            "log",
-            constrained=False,
-            carry=True,
-            field=1,
-        ),
-    )
+    "original": NetworkKind("Context Encoder, original", None, "srgb"),
+    "wrapped": NetworkKind("Context Encoder, wrapped", None, "log"),
+    "equivariant": NetworkKind("Context Encoder, equivariant", 3, "log"),
+    "equivariant-free": NetworkKind("Context Encoder, equivariant, free weights", 3, "log", False, carry=True),
+    "wrapped-plane": NetworkKind("Context Encoder, wrapped, plane", None, "log", field=1),
+    "equivariant-plane-free": NetworkKind(
+        "Context Encoder, equivariant, plane, free weights", 3, "log", constrained=False, carry=True, field=1
+    ),
 }
 """By name, in the order of tables."""
 

@@ -9,6 +9,7 @@ import torch
 
 from lightfast._experiments.inpainting.evaluation import STABLE_UP_TO, VARYING_SATURATION, worst_stability
 from lightfast._experiments.inpainting.figures import curves_figure, filled_figure, square_figure
+from lightfast._experiments.lights import VARYING
 from lightfast._experiments.records import run_folder
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.tables import Rows, Table, comparison, markdown
@@ -29,13 +30,6 @@ PUBLISHED: Rows = [
 
 _SHOWN = (0.0, 0.3, 0.5, 0.8, 0.9, 1.0)
 _NUMBERS = {"psnr": "PSNR", "l1": "L1, %", "l2": "L2, %", "stability": "stability"}
-_VARYING = {
-    "log-gradient": "gradient in log",
-    "gradient": "gradient",
-    "spot": "spot",
-    "shadow": "soft shadow",
-    "halves": "hard edge",
-}
 _EXAMPLES = 3
 _LEAD = (
     "Networks that fill a hole of 50x50 pixels in images of 128x128, trained in ordinary light and used under light of "
@@ -127,8 +121,8 @@ def _varying_tables(summaries: Sequence[Summary], test: str) -> list[Table]:
     return [
         comparison(
             measured,
-            ["Network", *_VARYING.values()],
-            lambda s, number=number: [s.text("tests", test, "varying", kind, number) for kind in _VARYING],
+            ["Network", *VARYING.values()],
+            lambda s, number=number: [s.text("tests", test, "varying", kind, number) for kind in VARYING],
             f"{test}: {said}, under light of saturation {VARYING_SATURATION:g} that varies over the image.",
         )
         for number, said in words.items()

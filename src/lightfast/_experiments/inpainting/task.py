@@ -74,15 +74,9 @@ class InpaintingTask:
     """The training of Pathak et al. 2016 (Context Encoders).
 
     The network's loss is `(1 - λ) mean(w (a - b)²) + λ log(1 + exp(-D(a)))`, with `a` what it filled in, `b` what was
-    there, `w` ten on a border of 7 pixels, which overlaps with what is seen, and one inside; the discriminator's is
-    `mean log(1 + exp(-D(b))) + mean log(1 + exp(D(a)))`, halved.
-
-    Args:
-        images: sRGB, uint8 (N, 3, 128, 128).
-        encoding: how the network sees images.
-        augmentation: what training does to images.
-        adversarial: λ.
-        border: the weight of the border.
+    there, `w` ten (`border`) on a border of 7 pixels, which overlaps with what is seen, and one inside; the
+    discriminator's is `mean log(1 + exp(-D(b))) + mean log(1 + exp(D(a)))`, halved. `adversarial` is λ. Images are
+    sRGB, uint8 (N, 3, 128, 128).
     """
 
     def __init__(

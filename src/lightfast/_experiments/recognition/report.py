@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lightfast._experiments.lights import VARYING
 from lightfast._experiments.recognition.evaluation import MIXED_SATURATION, Evaluation
 from lightfast._experiments.recognition.examples import collect_examples, examples_figure
 from lightfast._experiments.records import run_folder
@@ -18,19 +19,10 @@ from lightfast._pipelines.classifier import Classifier
 if TYPE_CHECKING:
     from lightfast._experiments.recognition.experiment import Recognition
 
-__all__ = ["SHOWN", "VARYING", "error_figure", "evaluation_table", "recognition_report", "varying_figure"]
+__all__ = ["SHOWN", "error_figure", "evaluation_table", "recognition_report", "varying_figure"]
 
 SHOWN = (0.0, 0.5, 0.8, 0.9, 1.0)
 """The saturations of the short table."""
-
-VARYING: dict[str, str] = {
-    "log-gradient": "gradient in log",
-    "gradient": "gradient",
-    "spot": "spot",
-    "shadow": "soft shadow",
-    "halves": "hard edge",
-}
-"""What tables call the kinds of light that varies over the image."""
 
 _PUBLISHED: Mapping[str, tuple[str, Mapping[str, Mapping[float, float]]]] = {
     "CIFAR-10": (
