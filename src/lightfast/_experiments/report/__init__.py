@@ -10,7 +10,7 @@ from typing import Any
 from lightfast._atomic import write_json, write_whole
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.report.figures import DARK, LIGHT, Theme
-from lightfast._experiments.report.page import Facts, Picture, Section, page
+from lightfast._experiments.report.page import Chapter, Facts, Picture, page
 from lightfast._experiments.report.tables import Table
 from lightfast._experiments.summary import Summary
 
@@ -19,25 +19,11 @@ __all__ = ["Chapter", "Figure", "Report", "train_seconds", "write_report"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to be drawn on white and on black.
-
-    Args:
-        name: of its file, without `.png`.
-        draw: the PNG file for a theme.
-        description: what it shows, in words.
-    """
+    """A figure to be drawn on white and on black: its file without `.png`, the bytes for a theme, and it in words."""
 
     name: str
     draw: Callable[[Theme], bytes]
     description: str
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A heading and what comes below it."""
-
-    heading: str
-    parts: Sequence[str | Figure | Table]
 
 
 @dataclass(frozen=True)
@@ -78,15 +64,15 @@ def write_report(out: Path, report: Report, settings: Mapping[str, Any], records
     text = "\n\n".join(blocks) + "\n"
     write_whole(out / "table.md", text.encode())
     facts = [*report.facts, *how_it_was_made(settings, records)]
-    sections = [
-        *(Section(chapter.heading, [_drawn(part, out) for part in chapter.parts]) for chapter in report.chapters),
-        Section("How it was made", [Facts(facts)]),
+    chapters = [
+        *(Chapter(chapter.heading, [_drawn(part, out) for part in chapter.parts]) for chapter in report.chapters),
+        Chapter("How it was made", [Facts(facts)]),
     ]
-    write_whole(out / "report.html", page(report.title, report.lead, sections).encode())
+    write_whole(out / "report.html", page(report.title, report.lead, chapters).encode())
     return text
 
 
-def _drawn(part: str | Figure | Table, out: Path) -> str | Picture | Table:
+def _drawn(part: Any, out: Path) -> Any:
     """A figure as a picture, of which the one on white is also a file in the folder."""
     if not isinstance(part, Figure):
         return part

@@ -98,12 +98,7 @@ def draw_curves(
 ) -> None:
     """A line for each summary, with the spread over seeds as a band.
 
-    Args:
-        axes: to draw on.
-        theme: colors.
-        summaries: of what is compared.
-        x: where the numbers are.
-        numbers: at each x, from what was measured, such as `lambda measured: measured["errors"]`; None for none.
+    `numbers` gives those at each x from what was measured, as `lambda found: found["errors"]` does; None for none.
     """
     for summary in summaries:
         color, dash, marker = LINES.get(summary.name, (theme.ink, "-", "o"))
@@ -127,13 +122,8 @@ def curve_figure(
 ) -> bytes:
     """Curves over a strength from 0 to 1, as :func:`draw_curves` draws them.
 
-    Args:
-        summaries: of what is compared.
-        x: see :func:`draw_curves`.
-        numbers: likewise.
-        labels: the title, what x is, and what the numbers are.
-        theme: colors.
-        log_ticks: numbers to write beside a logarithmic axis; by default the axis is linear, from 0 on.
+    The labels are the title, what x is, and what the numbers are. With `log_ticks`, numbers to write beside it, the
+    axis is logarithmic; otherwise it is linear, from 0 on.
     """
     figure, (axes,) = new_figure((8.6, 4.8), theme)
     draw_curves(axes, theme, summaries, x, numbers)

@@ -6,10 +6,11 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from lightfast._experiments.report.tables import Table
 
-__all__ = ["Facts", "Picture", "Section", "page"]
+__all__ = ["Chapter", "Facts", "Picture", "page"]
 
 
 @dataclass(frozen=True)
@@ -29,25 +30,24 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Section:
+class Chapter:
     """A heading and what comes below it: paragraphs, pictures, tables."""
 
     heading: str
-    parts: Sequence[str | Picture | Table | Facts]
+    parts: Sequence[Any]
 
 
-def page(title: str, lead: str, sections: Sequence[Section]) -> str:
+def page(title: str, lead: str, chapters: Sequence[Chapter]) -> str:
     """The page.
 
     >>> "<h1>Light &amp; color</h1>" in page("Light & color", "", [])
     True
     """
-    body = "\n".join(_section(section) for section in sections)
+    body = "\n".join(
+        f"<section>\n<h2>{escape(chapter.heading)}</h2>\n{''.join(map(_part, chapter.parts))}</section>"
+        for chapter in chapters
+    )
     return _TEMPLATE.format(title=escape(title), lead=escape(lead), style=_STYLE, body=body)
-
-
-def _section(section: Section) -> str:
-    return f"<section>\n<h2>{escape(section.heading)}</h2>\n{''.join(map(_part, section.parts))}</section>"
 
 
 def _part(part: str | Picture | Table | Facts) -> str:
