@@ -27,11 +27,7 @@ _DEVICE = ("precision", "channels_last", "graph")
 class Plan:
     """What the plans of all experiments have; each experiment adds fields of its own.
 
-    Args:
-        name: what users type.
-        title: what reports show.
-        recipe: how networks are trained.
-        augmentation: what training does to samples, a dataclass.
+    The name is what users type; `augmentation`, what training does to samples, is a dataclass.
     """
 
     name: str

@@ -153,13 +153,7 @@ def color_jitter(
     its difference from its mean luma, and its difference from its own luma; hue turns by up to `hue` turns. Each result
     is clipped to [0, 1].
 
-    Args:
-        images: (N, 3, H, W), sRGB in [0, 1], floating point.
-        brightness: strength, 0 for none.
-        contrast: likewise.
-        saturation: likewise.
-        hue: likewise, at most 0.5.
-        generator: where the random numbers come from.
+    Images are (N, 3, H, W), sRGB in [0, 1], floating point. A strength of 0 is for none; that of hue is at most 0.5.
 
     >>> images = torch.rand(2, 3, 4, 4)
     >>> bool((color_jitter(images, 0, 0, 0, 0, torch.Generator()) == images).all())

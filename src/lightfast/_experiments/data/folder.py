@@ -43,12 +43,7 @@ class ImageFolder:
 
 
 class LazyImages(Dataset[Tensor]):
-    """Images decoded when they are asked for. Item `i` is image `i`, (3, S, S) uint8: scaled, its middle cut out.
-
-    Args:
-        paths: of the files.
-        size: S.
-    """
+    """Images decoded when they are asked for. Item `i` is image `i`, (3, S, S) uint8: scaled, its middle cut out."""
 
     def __init__(self, paths: Sequence[Path], size: int) -> None:
         self.paths, self.size = list(paths), size
@@ -59,23 +54,14 @@ class LazyImages(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         return load_image(self.paths[index], self.size)
 
-    def random_crop(
-        self,
-        index: int,
-        seed: int,
-        scale: tuple[float, float] = (0.08, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    ) -> Tensor:
+    def random_crop(self, index: int, seed: int, scale: tuple[float, float] = (0.08, 1.0)) -> Tensor:
         """A random part of the original of image `index`, resized to (3, S, S); the same for the same seed.
 
-        Args:
-            index: which image.
-            seed: of the part.
-            scale: smallest and largest share of the image's area.
-            ratio: smallest and largest ratio of width to height.
+        It has this share of the image's area, from the smallest to the largest, and is up to 4/3 as wide as high, or as
+        high as wide.
         """
         area, shape, across, down = torch.rand(4, generator=torch.Generator().manual_seed(seed)).tolist()
-        share, aspect = scale[0] + (scale[1] - scale[0]) * area, ratio[0] * (ratio[1] / ratio[0]) ** shape
+        share, aspect = scale[0] + (scale[1] - scale[0]) * area, 3 / 4 * (16 / 9) ** shape
 
         def choose(width: int, height: int) -> Box:
             pixels = share * width * height

@@ -11,26 +11,17 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 __all__ = ["draw_scenes"]
 
 _PATCHES = 24
+_NOISE = 0.002
 
 
 @torch.no_grad()
-def draw_scenes(
-    scenes: int = 120, cameras: int = 3, seed: int = 0, size: tuple[int, int] = (32, 48), noise: float = 0.002
-) -> LitScenes:
+def draw_scenes(scenes: int = 120, cameras: int = 3, seed: int = 0, size: tuple[int, int] = (32, 48)) -> LitScenes:
     """Draw scenes, each under one light for each camera; the same arguments give the same ones.
 
     Reflectances average to nearly gray over many scenes, but not within one. A camera mixes the channels a little, has
     its own gains, and clips at 1. A rectangle of each image, where a color chart would be, is masked with 0.
 
-    Args:
-        scenes: how many.
-        cameras: each takes a picture of every scene.
-        seed: another seed, other scenes and cameras.
-        size: height and width in pixels.
-        noise: standard deviation of what the cameras add.
-
-    Returns:
-        `scenes * cameras` images.
+    There are `scenes * cameras` images of this height and width; cameras add a little noise.
 
     >>> lit = draw_scenes(scenes=4, cameras=2, size=(16, 24))
     >>> lit.images.shape, lit.illuminants.norm(dim=1).round(decimals=3).unique()
@@ -48,7 +39,7 @@ def draw_scenes(
         moved = seen.flip(3) if camera % 2 else seen
         exposure = 0.55 * 2 ** torch.rand((scenes, 1, 1, 1), generator=generator)
         image = moved * light[:, :, None, None] * exposure
-        image = (image + noise * torch.randn(image.shape, generator=generator)).clamp(1e-4, 1)
+        image = (image + _NOISE * torch.randn(image.shape, generator=generator)).clamp(1e-4, 1)
         images.append(image * _chart(scenes, size, generator))
         lights.append(light)
     names = tuple(f"camera-{chr(ord('a') + number)}" for number in range(cameras))

@@ -17,13 +17,7 @@ __all__ = ["draw_textures", "drawn_textures"]
 def draw_textures(count: int, seed: int = 0, size: int = 128) -> Tensor:
     """Stripes, checks, plaids and rings, turned, scaled, colored and shaded at random; the same seed, the same ones.
 
-    Args:
-        count: how many.
-        seed: another seed, other textures.
-        size: height and width in pixels.
-
-    Returns:
-        sRGB images, uint8 (count, 3, size, size).
+    sRGB images, uint8 (count, 3, size, size).
 
     >>> draw_textures(2, size=32).shape
     torch.Size([2, 3, 32, 32])

@@ -24,14 +24,9 @@ _WARMUP_STEPS = 3
 
 
 class Step:
-    """A step of `task` on `model`, and all that it changes.
+    """A step of `task` on `model`, both on the device, and all that it changes.
 
-    Args:
-        model: on its device.
-        task: what to train, with its data on the same device.
-        recipe: how.
-        device: where.
-        capturable: whether the step is to be captured in a CUDA graph.
+    `capturable` says whether the step is to be captured in a CUDA graph.
     """
 
     def __init__(

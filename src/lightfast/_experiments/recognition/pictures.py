@@ -18,16 +18,7 @@ __all__ = ["Pictures", "drawn_pictures", "holds_cifar10", "load_pictures", "load
 
 @dataclass(frozen=True)
 class Pictures:
-    """A set to train on and a set to test on.
-
-    Args:
-        name: what reports call them.
-        train_images: N of them.
-        train_labels: int64 (N,).
-        test_images: M of them.
-        test_labels: int64 (M,).
-        classes: the names of the classes.
-    """
+    """A set to train on and a set to test on, N and M images with labels, int64 (N,) and (M,), and their classes."""
 
     name: str
     train_images: Images

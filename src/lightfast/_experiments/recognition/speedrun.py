@@ -114,12 +114,8 @@ def attempt(
 ) -> dict[str, Any]:
     """Warm up, train against the clock, and evaluate; a record as JSON can hold it.
 
-    Args:
-        how: what to try.
-        pictures: in memory.
-        device: where.
-        target: per cent that have to be right under every light of :data:`SATURATIONS`.
-        say: told what is done.
+    The target are the per cent of the pictures, which are in memory, that have to be right under every light of
+    :data:`SATURATIONS`.
     """
     if not isinstance(pictures.train_images, Tensor):
         raise ValueError("the speedrun wants its pictures in memory, not read from files while it runs")
