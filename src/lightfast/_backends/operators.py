@@ -199,17 +199,9 @@ _forward.register_autograd(_differentiate, setup_context=_remember)
     schema="(Tensor weight, int groups, bool transposed, int stride, SymInt[] shape, ScalarType dtype, bool last, "
     "bool wanted) -> Tensor",
 )
-def _fit(
-    weight: Tensor,
-    groups: int,
-    transposed: bool,
-    stride: int,
-    shape: list[int],
-    dtype: torch.dtype,
-    last: bool,
-    wanted: bool,
-) -> Tensor:
+def _fit(weight: Tensor, *flat: Any) -> Tensor:
     """A weight projected, in another form, without a gradient."""
+    groups, transposed, stride, shape, dtype, last, wanted = flat
     form = Form(tuple(shape), dtype, torch.channels_last if last else torch.contiguous_format)
     fewest = [min(here, there) for here, there in zip(weight.shape[:2], shape[:2], strict=True)]
     constraint = _even_constraint(*fewest, groups, transposed, stride)
@@ -217,16 +209,8 @@ def _fit(
 
 
 @_fit.register_fake
-def _(
-    weight: Tensor,
-    groups: int,
-    transposed: bool,
-    stride: int,
-    shape: list[int],
-    dtype: torch.dtype,
-    last: bool,
-    wanted: bool,
-) -> Tensor:
+def _(weight: Tensor, *flat: Any) -> Tensor:
+    shape, dtype, last = flat[3:6]
     layout = torch.channels_last if last else torch.contiguous_format
     return torch.empty(shape, dtype=dtype, device=weight.device, memory_format=layout)
 

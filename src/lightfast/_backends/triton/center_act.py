@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast._backends.operands import Features
+from lightfast._backends.operands import Centered, Features
 from lightfast._backends.tensors import is_last
 from lightfast._backends.triton.launch import power_of_two
 
@@ -46,16 +46,7 @@ def can_join(images: Tensor) -> bool:
 def center(
     u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, slope: float, cut: bool
 ) -> tuple[Tensor, Tensor]:
-    """`z = act(u + b - G φ(u + b))`, and the level `φ(u + b)` (N, g), with the offset added to it if there is one.
-
-    Args:
-        u: (N, C, H, W).
-        bias: of each feature.
-        offset: (N, g).
-        what: the features among the channels.
-        slope: 0 for ReLU, 1 for no activation.
-        cut: whether `z` is contiguous and has no idle channels; otherwise it is like `u`.
-    """
+    """As `Reference.center`."""
     u = _in_a_row(u)
     z = u.new_empty(len(u), what.count, *u.shape[2:]) if cut else torch.empty_like(u)
     level = u.new_empty(len(u), what.groups, dtype=torch.float32)
@@ -75,17 +66,9 @@ def center(
     return z, level
 
 
-def backward_center(
-    dz: Tensor,
-    z: Tensor,
-    d_level: Tensor | None,
-    shape: torch.Size,
-    last: bool,
-    bias: Tensor | None,
-    what: Features,
-    slope: float,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradients of `u`, of this shape, channels-last or contiguous, and of the bias; `z` is from :func:`center`."""
+def backward_center(dz: Tensor, z: Tensor, d_level: Tensor | None, of: Centered) -> tuple[Tensor, Tensor | None]:
+    """As `Reference.center_backward`."""
+    shape, last, bias, what, slope = of
     dz = _fit(dz, z)
     du = _room(shape, last, dz)
     d_bias = None if bias is None else torch.empty_like(bias)
@@ -104,10 +87,7 @@ def backward_center(
 def halve(
     u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, with_places: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`relu(max (u + b) - G φ(u + b))` with the maxima of 2x2 pixels, the level as for :func:`center`, and the places.
-
-    Places are bytes like the map, from 0 to 3 in row-major order, and 4 where the ReLU is off.
-    """
+    """As `Reference.halve`."""
     u = _in_a_row(u)
     images, channels, height, width = u.shape
     outputs = (height // 2) * (width // 2)
@@ -147,16 +127,9 @@ def halve(
     return z, level, places
 
 
-def backward_halve(
-    dz: Tensor,
-    places: Tensor,
-    d_level: Tensor | None,
-    shape: torch.Size,
-    last: bool,
-    bias: Tensor | None,
-    what: Features,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradients of `u`, of this shape, channels-last or contiguous, and of the bias; `places` are of the maxima."""
+def backward_halve(dz: Tensor, places: Tensor, d_level: Tensor | None, of: Centered) -> tuple[Tensor, Tensor | None]:
+    """As `Reference.halve_backward`."""
+    shape, last, bias, what, _ = of
     dz = dz.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
     images, channels, height, width = shape
     du = _room(shape, last, dz)
@@ -174,10 +147,7 @@ def backward_halve(
 
 
 def join(images: Tensor, dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, H, W) less `o = -log mean exp(-x)`, each color beside its mean, and `o` (N, 3).
-
-    The map has so many channels, all but six of them idle, and lies channels-last in 16 bits and where the images do.
-    """
+    """As `Reference.join`, in so many channels; the map lies channels-last in 16 bits and where the images do."""
     images = _in_a_row(images)
     count, _, height, width = images.shape
     shape = torch.Size((count, channels, height, width))
