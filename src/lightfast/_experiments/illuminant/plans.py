@@ -195,7 +195,8 @@ PLANS: dict[str, IlluminantPlan] = {
             confidence=0.02,
             even=0.3,
             own={
-                "histogram": _HISTOGRAM,
+                "local": {"turn": True, "options": {"cerberus-local": {"channels": [32, 64, 128, 256]}}},
+                "histogram": {**_HISTOGRAM, "sensor": 0.1},
                 "statistics": {**_STATISTICS, "dropout": 0.1},
             },
         ),
