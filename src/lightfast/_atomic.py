@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["replacing", "write_json", "write_whole"]
-
 
 @contextmanager
 def replacing(path: Path, durable: bool = False) -> Iterator[Path]:

@@ -21,15 +21,6 @@ from lightfast._backends.reference import update
 from lightfast._backends.tensors import exported, is_last, transformed
 from lightfast._groups import Groups
 
-__all__ = [
-    "fit_weight_operator",
-    "infer_folded_operator",
-    "norm_act_operators",
-    "wants_inference_operator",
-    "wants_operators",
-    "wants_weight_operator",
-]
-
 
 def _compiled() -> bool:
     """Whether this is under a compiler that may be shown operators: not for an export, nor for a transform."""

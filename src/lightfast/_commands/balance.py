@@ -13,8 +13,6 @@ import typer
 if TYPE_CHECKING:
     from lightfast._photographs.folder import BalancedFile
 
-__all__ = ["balance"]
-
 
 def balance(
     photos: Annotated[

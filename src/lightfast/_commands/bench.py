@@ -10,8 +10,6 @@ import typer
 from lightfast._commands import options
 from lightfast._commands.speedrun import speedrun
 
-__all__ = ["app"]
-
 app = typer.Typer(help="How fast the networks are, as ratios to conventional ones.")
 app.command("speedrun")(speedrun)
 

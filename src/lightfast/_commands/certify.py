@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["certify"]
-
 
 def certify(
     target: Annotated[str, typer.Argument(help="package.module:factory, where factory() returns the network.")],

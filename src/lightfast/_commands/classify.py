@@ -9,8 +9,6 @@ import typer
 
 from lightfast._commands import options
 
-__all__ = ["classify"]
-
 
 def classify(
     photos: Annotated[list[Path], typer.Argument(help="Image files.")],

@@ -9,8 +9,6 @@ import typer
 
 from lightfast._commands import options
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     run: Annotated[str, typer.Argument(help="A packaged model, the folder of another, or OWNER/NAME on the Hub.")],

@@ -15,8 +15,6 @@ from typer.main import get_command
 from lightfast._commands import options
 from lightfast._experiments import EXPERIMENTS, experiment
 
-__all__ = ["reproduce", "train"]
-
 
 def _group(command: str, about: str) -> typer.Typer:
     """The commands of all experiments, each of which is imported when it is asked for."""

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["inpaint"]
-
 
 def inpaint(
     photo: Annotated[Path, typer.Argument(help="A JPEG, PNG or TIFF file.")],

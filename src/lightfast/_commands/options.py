@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Device", "Out", "Resume", "choose_device", "names_in"]
-
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="The folder for everything that is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]

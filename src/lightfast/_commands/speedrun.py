@@ -11,8 +11,6 @@ import typer
 
 from lightfast._commands import options
 
-__all__ = ["speedrun"]
-
 
 def speedrun(
     data: Annotated[

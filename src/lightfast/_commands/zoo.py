@@ -9,8 +9,6 @@ import typer
 
 from lightfast._commands.options import names_in
 
-__all__ = ["zoo"]
-
 
 def zoo(
     library: Annotated[str, typer.Option(help="timm, transformers or monai; it has to be installed.")] = "transformers",

@@ -15,8 +15,6 @@ from lightfast._pipelines.preparation import Balance, ColorSpace
 from lightfast.color import ChannelNorm, srgb_to_log
 from lightfast.functional import Scope
 
-__all__ = ["STRATEGIES", "ClassificationTask", "Strategy"]
-
 
 @dataclass(frozen=True)
 class Strategy:

@@ -10,8 +10,6 @@ from torch import Tensor
 from lightfast._experiments.data import LazyImages
 from lightfast.light import random_illuminants
 
-__all__ = ["SATURATIONS", "VARYING", "Images", "evaluation_lights", "in_batches"]
-
 Images = Tensor | LazyImages
 """sRGB, uint8 (N, 3, H, W): in memory, or decoded when they are needed."""
 

@@ -17,8 +17,6 @@ import torch
 
 from lightfast._experiments.engine.recipe import Recipe
 
-__all__ = ["Plan", "choose_plan", "parse_setting", "scaled"]
-
 _PARTS = ("recipe", "augmentation")
 _DEVICE = ("precision", "channels_last", "graph")
 

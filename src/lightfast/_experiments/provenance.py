@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["provenance"]
-
 _PACKAGES = ("torch", "numpy", "safetensors")
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from lightfast._atomic import replacing, write_json
 
-__all__ = ["RECORD", "Record", "Run", "keep_settings", "read_records", "run_folder", "without_tensors", "write_record"]
-
 RECORD = "evaluation.json"
 """The name of a finished run's record, in its folder."""
 

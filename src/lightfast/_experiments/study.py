@@ -38,8 +38,6 @@ from lightfast._experiments.report import Report, write_report
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.pipeline import Pipeline
 
-__all__ = ["Study", "Training", "option"]
-
 
 @dataclass(frozen=True)
 class Training:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Summary", "mean_and_spread"]
-
 
 @dataclass(frozen=True)
 class Summary:

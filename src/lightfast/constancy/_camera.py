@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["LightPrior", "pull_to_curve"]
-
 _FEWEST = 8
 _ROUNDS = 20
 # Provisional: set after a look at Cube+ and INTEL-TAU, so numbers on these are not clean until both are fitted anew.

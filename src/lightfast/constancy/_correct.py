@@ -8,8 +8,6 @@ from torch import Tensor
 
 from lightfast.light import von_kries
 
-__all__ = ["balance_gains", "correct"]
-
 # Of the strongest channel's light. Under such a light white paper has the value 25 of 255 in the weakest channel: an
 # estimate is hardly better than that, and a larger gain would show noise and the steps of 8 bits.
 _FLOOR = 0.01

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from lightfast.models._resnet import BasicBlock, initialize
 from lightfast.models._vocabulary import Vocabulary
 
-__all__ = ["SpectralNet"]
-
 
 class SpectralNet(nn.Module):
     """A convolution, and a residual block for each width.

@@ -26,8 +26,6 @@ from lightfast._backends.triton import center_act, norm_act, projection, unit
 from lightfast._backends.triton.examined import examined
 from lightfast._backends.weights import WeightCache, is_captured
 
-__all__ = ["Triton"]
-
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_FEATURES = 2048  # Of a group.
 _NO_PLAN: Any = object()

@@ -13,8 +13,6 @@ from lightfast._backends.operands import Centered, Features
 from lightfast._backends.tensors import is_last
 from lightfast._backends.triton.launch import power_of_two
 
-__all__ = ["backward_center", "backward_halve", "can_center", "can_join", "center", "halve", "join"]
-
 _TILE = 4096  # How many numbers a program works on at a time.
 _WHOLE = 16384  # The most numbers of an image, filled up to powers of two, that one program takes.
 _PAIRS = 65536  # The most pairs of channels and groups, likewise.

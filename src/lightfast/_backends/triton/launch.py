@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Launch", "interpreted", "power_of_two"]
-
 
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""

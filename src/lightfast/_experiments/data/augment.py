@@ -15,16 +15,6 @@ from torch.nn import functional as F
 from lightfast.color import hsv_to_rgb
 from lightfast.light import relight
 
-__all__ = [
-    "color_jitter",
-    "pad_crop",
-    "random_affine",
-    "random_erasing",
-    "random_flip",
-    "random_relight",
-    "random_resized_crop",
-]
-
 _LUMA = (0.299, 0.587, 0.114)
 
 

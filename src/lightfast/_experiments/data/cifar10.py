@@ -11,8 +11,6 @@ from torch import Tensor
 
 from lightfast._experiments.data.error import DataError
 
-__all__ = ["CIFAR10", "load_cifar10"]
-
 FOLDER = "cifar-10-batches-bin"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

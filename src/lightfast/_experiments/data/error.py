@@ -2,8 +2,6 @@
 
 from lightfast._photographs.photo import PhotoError
 
-__all__ = ["DataError"]
-
 
 class DataError(PhotoError):
     """A file or folder of data is missing, damaged or not what it should be; the message names it."""

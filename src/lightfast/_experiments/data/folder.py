@@ -17,8 +17,6 @@ from lightfast._experiments.data.error import DataError
 from lightfast._photographs.decode import Box, image_size, load_image, read_square
 from lightfast._photographs.photo import PhotoError
 
-__all__ = ["ImageFolder", "LazyImages", "decode_all", "images_in", "load_folder"]
-
 Split = Literal["train", "val"]
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from lightfast.color import hsv_to_rgb, linear_to_srgb
 from lightfast.light import random_illuminants
 
-__all__ = ["CLASSES", "COLORS", "SHAPES", "draw"]
-
 SHAPES = ("disc", "square", "triangle")
 COLORS = ("red", "green", "blue")
 CLASSES = tuple(f"{color} {shape}" for shape in SHAPES for color in COLORS)

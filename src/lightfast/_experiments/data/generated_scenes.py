@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from lightfast._experiments.data.lit_scenes import LitScenes
 
-__all__ = ["draw_scenes"]
-
 _PATCHES = 24
 _NOISE = 0.002
 

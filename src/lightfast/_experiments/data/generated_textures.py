@@ -10,8 +10,6 @@ from torch import Tensor
 from lightfast._experiments.data.street import HoleImages
 from lightfast.color import linear_to_srgb
 
-__all__ = ["draw_textures", "drawn_textures"]
-
 
 @torch.no_grad()
 def draw_textures(count: int, seed: int = 0, size: int = 128) -> Tensor:

@@ -12,8 +12,6 @@ from torch import Tensor
 from lightfast._experiments.data.same_scene import same_scene
 from lightfast._pipelines.resample import area_weights
 
-__all__ = ["LitScenes", "join_scenes"]
-
 _EACH = ("images", "illuminants", "cameras", "scenes", "folds", "sets")
 _FAINT = 0.02
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.scene_folder import read_image
 
-__all__ = ["LitPicture", "load_mimo"]
-
 
 class LitPicture(NamedTuple):
     """A picture (3, H, W), linear in light, and the light of every pixel (3, H, W); 0 where it is not known."""

@@ -15,8 +15,6 @@ from lightfast._experiments.data.scene_folder import read_images, read_index
 from lightfast.color import srgb_to_linear
 from lightfast.light import random_illuminants
 
-__all__ = ["Prints", "drawn_prints", "load_prints"]
-
 _COLUMNS = ("kind", "print", "light")
 _KIND = "lab_printouts"
 

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["same_scene"]
-
 _CELL = 2
 _REACH = 8
 

@@ -15,8 +15,6 @@ import torch
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.lit_scenes import LitScenes, join_scenes
 
-__all__ = ["load_scenes", "read_image", "read_images", "read_index", "read_shard"]
-
 _COLUMNS = ("file", "camera", "scene", "fold", "r", "g", "b")
 _PACKED = ("shard", "number", "set", "camera", "image", "fold", "r", "g", "b")
 _LEVELS = 511

@@ -14,8 +14,6 @@ from torch import Tensor
 from lightfast._experiments.data.error import DataError
 from lightfast.light import spectral_gains
 
-__all__ = ["Cubes", "drawn_cubes", "holds_pixels", "load_cubes"]
-
 _CUBES = ("cubes.npz", "index.csv")
 _PINES = ("Indian_pines_corrected.npy", "Indian_pines_gt.npy")
 _PINES_CLASSES = (

@@ -11,8 +11,6 @@ from torch import Tensor
 from lightfast._experiments.data.error import DataError
 from lightfast._experiments.data.folder import LazyImages, decode_all, images_in
 
-__all__ = ["HoleImages", "load_street"]
-
 
 @dataclass(frozen=True)
 class HoleImages:

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from lightfast._experiments.engine.schedule import average_weight
 
-__all__ = ["Meter", "ModelAverage", "model_tensors"]
-
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by name, each once."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-__all__ = ["FolderInUse", "holding"]
-
 _held: set[Path] = set()
 
 

@@ -11,8 +11,6 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from lightfast._experiments.engine.recipe import Recipe
 
-__all__ = ["make_optimizer", "optimizer_tensors", "set_learning_rate"]
-
 
 def make_optimizer(parameters: Sequence[nn.Parameter], recipe: Recipe, *, capturable: bool = False) -> Optimizer:
     """The recipe's optimizer of the parameters, with complete state and learning rate 0: set it before each step.

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Order", "seed_of"]
-
 _MASK = (1 << 64) - 1
 
 

@@ -23,21 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightfast._experiments.engine.task import Loss
 
-__all__ = [
-    "ProcessLost",
-    "averaging_gradients",
-    "choose_device",
-    "copy_from_main",
-    "count",
-    "is_main",
-    "join",
-    "mean_over_processes",
-    "rank",
-    "sync_batch_norm",
-    "together",
-    "without_averaging",
-]
-
 
 class ProcessLost(RuntimeError):
     """Another process of the same training has ended, so this one cannot go on."""

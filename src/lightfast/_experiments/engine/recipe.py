@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-__all__ = ["Recipe"]
-
 OptimizerName = Literal["sgd", "adamw", "adam"]
 ScheduleName = Literal["step", "cosine", "constant"]
 PrecisionName = Literal["float32", "bfloat16"]

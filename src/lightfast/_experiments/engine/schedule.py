@@ -6,8 +6,6 @@ import math
 
 from lightfast._experiments.engine.recipe import Recipe
 
-__all__ = ["average_weight", "learning_rate"]
-
 
 def learning_rate(recipe: Recipe, step: int) -> float:
     """The learning rate of step number `step`, counted from 0.

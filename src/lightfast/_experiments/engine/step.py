@@ -18,8 +18,6 @@ from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.engine.schedule import learning_rate
 from lightfast._experiments.engine.task import GameTask, Phase, Player, Task
 
-__all__ = ["GraphedStep", "Step"]
-
 _WARMUP_STEPS = 3
 
 

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from lightfast._experiments.engine.order import Draw
 from lightfast._experiments.engine.recipe import Recipe
 
-__all__ = ["GameTask", "LazyTask", "Loss", "Phase", "Player", "Task"]
-
 Loss = Callable[[Any], tuple[Tensor, dict[str, Tensor]]]
 """From a batch to a loss, and values to log by name: tensors without axes."""
 

@@ -16,16 +16,6 @@ from lightfast.constancy import CLASSICAL
 from lightfast.light import von_kries
 from lightfast.metrics import recovery_error, reproduction_error, summary
 
-__all__ = [
-    "LIT_SATURATIONS",
-    "added_lights",
-    "classical_estimates",
-    "estimates_under_light",
-    "expected_errors",
-    "mean_light",
-    "measure",
-]
-
 LIT_SATURATIONS = (*(round(0.1 * step, 1) for step in range(10)), 0.99)
 """0, 0.1, ..., 0.9, and 0.99; at 1 the true light has a channel that is 0."""
 

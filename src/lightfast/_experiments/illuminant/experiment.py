@@ -41,8 +41,6 @@ from lightfast._pipelines.estimator import Estimator
 from lightfast.constancy import CLASSICAL, LightPrior, pull_to_curve
 from lightfast.metrics import recovery_error, reproduction_error
 
-__all__ = ["Illuminant"]
-
 
 @dataclass
 class Illuminant(Study):

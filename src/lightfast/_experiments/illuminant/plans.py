@@ -14,8 +14,6 @@ from lightfast._experiments.illuminant.task import SceneAugmentation
 from lightfast._experiments.plan import Plan
 from lightfast._pipelines.estimator import Estimator, EstimatorColor
 
-__all__ = ["NETWORKS", "PLANS", "IlluminantPlan", "NetworkKind"]
-
 
 @dataclass(frozen=True)
 class NetworkKind:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from lightfast._experiments.data.lit_scenes import LitScenes
 
-__all__ = ["PROTOCOLS", "Protocol", "Split", "held_out_scenes", "splits_of"]
-
 
 class Protocol(NamedTuple):
     """How a protocol divides the scenes: what reports show, and in a sentence."""

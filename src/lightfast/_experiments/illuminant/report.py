@@ -23,8 +23,6 @@ from lightfast.light import random_illuminants, von_kries
 if TYPE_CHECKING:
     from lightfast._experiments.illuminant.experiment import Illuminant
 
-__all__ = ["PUBLISHED", "evaluation_table", "illuminant_report", "saturation_figure"]
-
 PUBLISHED: Mapping[str, Rows] = {
     "pooled": [
         ["median reproduction error, °", "S = 0", "S = 0.5", "S = 0.9"],

@@ -14,8 +14,6 @@ from lightfast._experiments.data.mimo import LitPicture
 from lightfast._experiments.illuminant.task import IlluminantTask
 from lightfast.metrics import recovery_error, summary
 
-__all__ = ["BASELINES", "SeveralLightsTask", "measure_pictures", "two_lights"]
-
 _ALONG = 0.45
 _ACROSS = 0.06
 

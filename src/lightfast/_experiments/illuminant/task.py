@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
 
-__all__ = ["IlluminantTask", "SceneAugmentation", "even_weights"]
-
 Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
 
 _LOG_SPREAD = -3.0, 4.5

@@ -28,8 +28,6 @@ from lightfast.color import linear_to_srgb
 from lightfast.light import LIGHT_KINDS, relight, varying_light
 from lightfast.metrics import psnr
 
-__all__ = ["HOLE", "STABLE_UP_TO", "HoleEvaluation", "evaluate_inpainter", "exact_convolutions", "worst_stability"]
-
 HOLE = slice(CENTER.start + OVERLAP, CENTER.stop - OVERLAP)
 """Rows and columns of the missing pixels."""
 

@@ -24,8 +24,6 @@ from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._pipelines.inpainter import Inpainter
 
-__all__ = ["Inpainting", "copy_weights"]
-
 _FIRST_LOOK = 64
 
 

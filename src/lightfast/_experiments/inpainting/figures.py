@@ -22,8 +22,6 @@ from lightfast._pipelines.inpainter import Inpainter, center_mask
 from lightfast.color import linear_to_srgb
 from lightfast.light import random_illuminants, relight, von_kries
 
-__all__ = ["EXAMPLE_SATURATIONS", "curves_figure", "filled_figure", "square_figure"]
-
 EXAMPLE_SATURATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 _MAGNIFIED = 8

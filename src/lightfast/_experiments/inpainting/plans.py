@@ -13,8 +13,6 @@ from lightfast._experiments.inpainting.task import HoleAugmentation
 from lightfast._experiments.plan import Plan
 from lightfast._pipelines.inpainter import Inpainter, InpainterColor
 
-__all__ = ["NETWORKS", "PLANS", "InpaintingPlan", "NetworkKind"]
-
 
 @dataclass(frozen=True)
 class NetworkKind:

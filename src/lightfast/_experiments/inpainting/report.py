@@ -19,8 +19,6 @@ from lightfast._pipelines.inpainter import Inpainter
 if TYPE_CHECKING:
     from lightfast._experiments.inpainting.experiment import Inpainting
 
-__all__ = ["PUBLISHED", "evaluation_table", "inpainting_report"]
-
 PUBLISHED: Rows = [
     ["PSNR, dB", "S = 0", "S = 0.5", "S = 0.9"],
     ["Cotogni and Cusano 2022, original", "17.65", "18.44", "19.05"],

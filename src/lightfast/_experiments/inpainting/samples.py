@@ -16,8 +16,6 @@ from lightfast._pipelines.inpainter import Inpainter, center_mask
 from lightfast.light import random_illuminants, relight
 from lightfast.metrics import psnr
 
-__all__ = ["Sampler", "sheet"]
-
 _SHOWN = 8
 
 

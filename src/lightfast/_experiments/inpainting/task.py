@@ -20,8 +20,6 @@ from lightfast._pipelines.inpainter import CENTER, OVERLAP, SIZE, HoleEncoding, 
 from lightfast.color import linear_to_srgb
 from lightfast.models._context_encoder import ContextDiscriminator, ContextEncoder
 
-__all__ = ["Adversaries", "HoleAugmentation", "HoleBatch", "InpaintingTask", "discriminator", "start_at_mean"]
-
 _SMALLEST_HOLE = 12
 
 

@@ -26,8 +26,6 @@ from lightfast._pipelines.classifier import Classifier
 from lightfast.color import linear_to_srgb
 from lightfast.metrics import recovery_error
 
-__all__ = ["PrintsStudy"]
-
 
 @dataclass(frozen=True)
 class Augmentation:

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from lightfast._experiments.lights import SATURATIONS, Images, evaluation_lights, in_batches
 from lightfast.light import LIGHT_KINDS, relight, varying_light
 
-__all__ = ["MIXED_SATURATION", "Evaluation", "evaluate"]
-
 MIXED_SATURATION = 0.9
 """Saturation of the two lights between which light that varies over the image changes."""
 

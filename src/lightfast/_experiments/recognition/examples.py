@@ -14,8 +14,6 @@ from lightfast._experiments.report.figures import LIGHT, Theme, png_of
 from lightfast._pipelines.classifier import Classifier
 from lightfast.light import relight
 
-__all__ = ["EXAMPLE_SATURATIONS", "Example", "collect_examples", "examples_figure"]
-
 EXAMPLE_SATURATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 _CANDIDATES = 1000

@@ -39,8 +39,6 @@ from lightfast._pipelines.saving import load_weights, save_weights
 from lightfast.color import ChannelNorm
 from lightfast.constancy import NeutralTask
 
-__all__ = ["ImageNet", "Recognition"]
-
 _STATISTICS_IMAGES = 10_000
 _BALANCED = ("gray-world", "shades-of-gray", "quasi-unsupervised")
 

@@ -13,8 +13,6 @@ from lightfast._experiments.data import load_cifar10, load_folder
 from lightfast._experiments.data.generated import CLASSES, draw
 from lightfast._experiments.lights import Images
 
-__all__ = ["Pictures", "drawn_pictures", "holds_cifar10", "load_pictures", "load_test_images"]
-
 
 @dataclass(frozen=True)
 class Pictures:

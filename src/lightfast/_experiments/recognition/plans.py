@@ -11,8 +11,6 @@ from lightfast._experiments.engine.recipe import Recipe
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.recognition.task import Augmentation
 
-__all__ = ["PLANS", "RecognitionPlan"]
-
 
 @dataclass(frozen=True)
 class RecognitionPlan(Plan):

@@ -19,8 +19,6 @@ from lightfast._pipelines.classifier import Classifier
 if TYPE_CHECKING:
     from lightfast._experiments.recognition.experiment import Recognition
 
-__all__ = ["SHOWN", "error_figure", "evaluation_table", "recognition_report", "varying_figure"]
-
 SHOWN = (0.0, 0.5, 0.8, 0.9, 1.0)
 """The saturations of the short table."""
 

@@ -26,8 +26,6 @@ from lightfast._experiments.recognition.pictures import Pictures
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
 from lightfast._pipelines.classifier import Classifier
 
-__all__ = ["SATURATIONS", "Attempt", "Mirrored", "attempt", "recipe_for"]
-
 SATURATIONS = (0.0, 0.9)
 """White light, and light of strong color: both errors have to be low."""
 

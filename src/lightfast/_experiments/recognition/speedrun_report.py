@@ -10,8 +10,6 @@ from lightfast._atomic import write_whole
 from lightfast._experiments.report.figures import LIGHT, Theme, new_figure, png_of
 from lightfast._experiments.report.tables import Rows, markdown
 
-__all__ = ["speedrun_figure", "write_speedrun_report"]
-
 Record = Mapping[str, Any]
 
 _CYCLE = ("#2f7fdf", "#e0892b", "#2aa198", "#c2528b", "#6f5bd6", "#8a909c")

@@ -15,8 +15,6 @@ from lightfast._experiments.data.augment import color_jitter, pad_crop, random_e
 from lightfast._pipelines.preparation import Preparation
 from lightfast.nn._group_dropout import GroupDropout
 
-__all__ = ["Augmentation", "LazyRecognitionTask", "RecognitionTask"]
-
 
 @dataclass(frozen=True)
 class Augmentation:

@@ -11,19 +11,6 @@ from torch import Tensor
 
 from lightfast._experiments.summary import Summary
 
-__all__ = [
-    "DARK",
-    "LIGHT",
-    "LINES",
-    "Theme",
-    "curve_figure",
-    "draw_curves",
-    "image_grid",
-    "label_axes",
-    "new_figure",
-    "png_of",
-]
-
 
 @dataclass(frozen=True)
 class Theme:

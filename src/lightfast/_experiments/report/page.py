@@ -10,8 +10,6 @@ from typing import Any
 
 from lightfast._experiments.report.tables import Table
 
-__all__ = ["Chapter", "Facts", "Picture", "page"]
-
 
 @dataclass(frozen=True)
 class Picture:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lightfast._experiments.summary import Summary
 
-__all__ = ["Rows", "Table", "comparison", "markdown"]
-
 Rows = list[list[str]]
 
 

@@ -24,8 +24,6 @@ from lightfast._experiments.summary import Summary
 from lightfast._pipelines.spectral import SpectralClassifier
 from lightfast.light import spectral_gains
 
-__all__ = ["Spectral"]
-
 STRENGTHS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 """Of the light to test with: the standard deviation over bands of the logarithm of its gains."""
 

@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple
 from lightfast._experiments.speed.subjects import COMPILED, Mode
 from lightfast._experiments.speed.timing import ratios
 
-__all__ = ["AIMS", "Aim", "Outcome", "aims_for", "outcomes"]
-
 Record = Mapping[str, Any]
 
 

@@ -17,8 +17,6 @@ from lightfast._experiments.speed.steps import LAYOUTS, PrecisionName, model_of,
 from lightfast._experiments.speed.subjects import COMPILED, VARIANTS, Mode, Subject
 from lightfast._experiments.speed.timing import Pace, Work, interleaved, peak_memory, quartiles, ratios, rounded
 
-__all__ = ["Comparison", "comparisons", "measure", "profiled"]
-
 
 @dataclass(frozen=True)
 class Comparison:

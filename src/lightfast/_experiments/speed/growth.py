@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles
 from lightfast.nn import ConvNormAct2d, LiftedMap
 
-__all__ = ["AXES", "Setting", "exponent", "growth"]
-
 
 @dataclass(frozen=True)
 class Setting:

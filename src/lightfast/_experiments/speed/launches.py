@@ -13,8 +13,6 @@ from lightfast._experiments.speed.steps import LAYOUTS, PrecisionName, model_of,
 from lightfast._experiments.speed.subjects import Mode, Subject, sample
 from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles, ratios, rounded
 
-__all__ = ["LAUNCHED", "WAYS", "launches"]
-
 WAYS: dict[str, str] = {
     "graph": "the whole step in a CUDA graph, as training by this library has it",
     "callable": "forward and backward pass in a CUDA graph each, by torch.cuda.make_graphed_callables",

@@ -17,8 +17,6 @@ from lightfast._experiments.speed.steps import PrecisionName, model_of, step_of
 from lightfast._experiments.speed.subjects import Mode, Subject
 from lightfast._experiments.speed.timing import Pace, Work, interleaved, quartiles, ratios, rounded
 
-__all__ = ["LEVERS", "Lever", "levers"]
-
 Place = tuple[Any, str]
 
 

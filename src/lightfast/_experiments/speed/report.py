@@ -13,8 +13,6 @@ from lightfast._experiments.speed.aims import outcomes
 from lightfast._experiments.speed.launches import WAYS
 from lightfast._experiments.speed.subjects import SUBJECTS, VARIANTS
 
-__all__ = ["growth_figure", "ratio_figure", "speed_tables", "write_speed_report"]
-
 _COLORS = {
     "plain": "#8a909c",
     "same-widths": "#b9bec8",

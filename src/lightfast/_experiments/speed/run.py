@@ -24,8 +24,6 @@ from lightfast._experiments.speed.steps import PrecisionName
 from lightfast._experiments.speed.subjects import LARGE, SUBJECTS, VARIANTS, Subject, parse_subject
 from lightfast._experiments.speed.timing import Pace
 
-__all__ = ["Request", "run"]
-
 _EXTRAS = ("levers", "launches", "growth")
 _COMPILE_SECONDS = {"cuda": 100.0, "cpu": 120.0}
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from lightfast import fuse
 from lightfast._experiments.speed.subjects import Mode, Subject, build, loss_of, sample
 
-__all__ = ["LAYOUTS", "PrecisionName", "model_of", "step_of"]
-
 PrecisionName = Literal["float32", "bfloat16"]
 
 LAYOUTS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}

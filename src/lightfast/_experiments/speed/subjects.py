@@ -19,19 +19,6 @@ from lightfast import models
 from lightfast.models._resnet import CifarResNet, ImageNetResNet
 from lightfast.models._vocabulary import ConventionalVocabulary, LiftedVocabulary
 
-__all__ = [
-    "COMPILED",
-    "LARGE",
-    "SUBJECTS",
-    "VARIANTS",
-    "Mode",
-    "Subject",
-    "build",
-    "loss_of",
-    "parse_subject",
-    "sample",
-]
-
 Mode = Literal["training", "inference"]
 
 VARIANTS: dict[str, str] = {

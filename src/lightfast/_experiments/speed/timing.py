@@ -13,8 +13,6 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Pace", "Work", "interleaved", "peak_memory", "quartiles", "ratios", "rounded"]
-
 _WARMUP = 3
 _Name = TypeVar("_Name")
 
