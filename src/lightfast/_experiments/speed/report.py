@@ -56,8 +56,8 @@ def speed_tables(results: Mapping[str, Any]) -> str:
     parts = [
         f"{results['hardware']}. Time as a multiple of the conventional network's (`plain`): the median over rounds in "
         "which all variants were timed in turn, and in brackets the quartiles.",
-        markdown(_ratio_rows(records, "training")),
-        markdown(_ratio_rows([record for record in records if record["batch"] > 1], "inference")),
+        markdown(_ratio_rows(records, "training", ["Training"])),
+        markdown(_ratio_rows([record for record in records if record["batch"] > 1], "inference", ["Inference"])),
         "Milliseconds, the median:",
         markdown(_millisecond_rows(records)),
         "Peak memory of a training step, MB, and as a multiple of the conventional network's:",
@@ -84,7 +84,7 @@ def speed_tables(results: Mapping[str, Any]) -> str:
     if single:
         parts += [
             "Inference of a single image, as a multiple of the conventional network's:",
-            markdown(_single_rows(single)),
+            markdown(_ratio_rows(single, "inference", ["", "plain, ms"])),
         ]
     missing = _missing(results)
     if missing:
@@ -103,12 +103,14 @@ def _label(record: Record) -> str:
     return f"{record['network']}, {record['batch']} x {record['size']} px, {record['precision']}{compiled}"
 
 
-def _ratio_rows(records: Sequence[Record], mode: str) -> Rows:
+def _ratio_rows(records: Sequence[Record], mode: str, head: Sequence[str]) -> Rows:
+    """The ratios of the variants to the conventional network; where the head names its time, that is before them."""
     names = [name for name in _shown(records, mode) if name != "plain"]
-    rows = [[mode.capitalize(), *names]]
+    rows = [[*head, *names]]
     for record in records:
         if record["mode"] == mode and record["variants"]:
-            rows.append([_label(record), *(_ratio(record["variants"].get(name)) for name in names)])
+            base = [_milliseconds(record["variants"].get("plain")) for _ in head[1:]]
+            rows.append([_label(record), *base, *(_ratio(record["variants"].get(name)) for name in names)])
     return rows
 
 
@@ -124,14 +126,15 @@ def _millisecond_rows(records: Sequence[Record]) -> Rows:
     rows = [["", *names]]
     for record in records:
         if record["variants"]:
-            cells = (record["variants"].get(name) for name in names)
-            times = ["" if cell is None else _three_digits(cell["milliseconds"][1]) for cell in cells]
+            times = (_milliseconds(record["variants"].get(name)) for name in names)
             rows.append([f"{_label(record)}, {record['mode']}", *times])
     return rows
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+def _milliseconds(variant: Mapping[str, Any] | None) -> str:
+    """The median, in three digits or more."""
+    value = None if variant is None else variant["milliseconds"][1]
+    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _memory_rows(records: Sequence[Record]) -> Rows:
@@ -181,21 +184,8 @@ def _launch_rows(records: Sequence[Record]) -> Rows:
 
 
 def _launched(way: Mapping[str, Any] | None, name: str) -> str:
-    if way is None:
-        return ""
-    times = _three_digits(way["milliseconds"][1])
-    return times if name == "plain" else f"{times} ({way['to_plain'][1]:.2f})"
-
-
-def _single_rows(records: Sequence[Record]) -> Rows:
-    """Inference of a single image: milliseconds of the conventional network, and the ratios of the others to it."""
-    names = [name for name in _shown(records, "inference") if name != "plain"]
-    rows = [["", "plain, ms", *names]]
-    for record in records:
-        if "plain" in record["variants"]:
-            base = _three_digits(record["variants"]["plain"]["milliseconds"][1])
-            rows.append([_label(record), base, *(_ratio(record["variants"].get(name)) for name in names)])
-    return rows
+    times = _milliseconds(way)
+    return times if way is None or name == "plain" else f"{times} ({way['to_plain'][1]:.2f})"
 
 
 def _growth_rows(records: Sequence[Record]) -> Rows:
