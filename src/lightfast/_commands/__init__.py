@@ -45,11 +45,6 @@ def _lightfast(
 
 app.add_typer(experiments.reproduce, name="reproduce")
 app.add_typer(experiments.train, name="train")
-app.command("evaluate")(evaluate)
-app.command("classify")(classify)
-app.command("balance")(balance)
-app.command("inpaint")(inpaint)
-app.command("certify")(certify)
-app.command("zoo")(zoo)
 app.add_typer(bench.app, name="bench")
-app.command("export")(export)
+for command in (evaluate, classify, balance, inpaint, certify, zoo, export):
+    app.command()(command)

@@ -9,6 +9,7 @@ import typer
 
 from lightfast._commands import options
 from lightfast._commands.speedrun import speedrun
+from lightfast._experiments import names_in
 
 app = typer.Typer(help="How fast the networks are, as ratios to conventional ones.")
 app.command("speedrun")(speedrun)
@@ -57,9 +58,9 @@ def bench(
         device=where,
         out=out,
         json=json,
-        networks=options.names_in(networks or ("resnet20:128" if quick else "")),
-        precisions=options.names_in(precisions or defaults),
-        variants=options.names_in(variants),
+        networks=names_in(networks or ("resnet20:128" if quick else "")),
+        precisions=names_in(precisions or defaults),
+        variants=names_in(variants),
         seconds=seconds,
         each=each if each is not None else 3.0 if where.type == "cuda" else 20.0,
         compiled=compiled and not quick,

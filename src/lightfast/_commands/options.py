@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,15 +13,6 @@ if TYPE_CHECKING:
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="The folder for everything that is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
-
-
-def names_in(text: str) -> list[Any]:
-    """Names as users type them, with commas between them.
-
-    >>> names_in("float32, bfloat16")
-    ['float32', 'bfloat16']
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def choose_device(name: str) -> torch.device:

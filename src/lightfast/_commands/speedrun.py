@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lightfast._commands import options
+from lightfast._experiments import names_in
 
 
 def speedrun(
@@ -45,7 +46,7 @@ def speedrun(
     known = {field.name for field in dataclasses.fields(Attempt)} - {"network", "epochs", "strategy", "seed"}
     if set(changes) - known:
         raise ValueError(f"an attempt has no {', '.join(set(changes) - known)}; it has {', '.join(sorted(known))}")
-    names = options.names_in(network)
+    names = names_in(network)
     unknown = [name for name in names if name not in models.names()]
     if unknown or not names:
         raise ValueError(f"there is no network {', '.join(unknown)}; there are {', '.join(models.names())}")

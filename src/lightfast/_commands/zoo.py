@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lightfast._commands.options import names_in
+from lightfast._experiments import names_in
 
 
 def zoo(

@@ -31,7 +31,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["EXPERIMENTS", "experiment"]
+__all__ = ["EXPERIMENTS", "experiment", "names_in"]
 
 EXPERIMENTS = {
     "recognition": "recognition.experiment:Recognition",
@@ -43,6 +43,15 @@ EXPERIMENTS = {
     "photographs": "photographs.experiment:Photographs",
 }
 """Module and class of each, by name."""
+
+
+def names_in(text: str) -> list[Any]:
+    """Names as users type them, with commas between them.
+
+    >>> names_in("float32, bfloat16")
+    ['float32', 'bfloat16']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def experiment(name: str) -> Any:

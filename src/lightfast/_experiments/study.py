@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
+from lightfast._experiments import names_in
 from lightfast._experiments.engine import CHECKPOINT, Job, Recipe, Task, holding, seconds_before, train_many
 from lightfast._experiments.engine.processes import is_main
 from lightfast._experiments.plan import Plan
@@ -168,7 +169,7 @@ class Study(ABC):
         aliases = {"all": tuple(cls.kinds), **cls.aliases}
         there_are = f"there are {', '.join([*cls.kinds, *aliases])}"
         chosen: list[str] = []
-        for name in filter(None, (part.strip() for part in text.split(","))):
+        for name in names_in(text):
             if name not in cls.kinds and name not in aliases:
                 raise ValueError(f"there is no {cls.noun} {name!r}; {there_are}")
             chosen += aliases.get(name, (name,))
@@ -188,7 +189,7 @@ class Study(ABC):
     def parse_runs(cls, text: str) -> list[Run]:
         """Runs as users type them: NAME:SEED, with commas between them."""
         runs = []
-        for part in filter(None, (part.strip() for part in text.split(","))):
+        for part in names_in(text):
             name, _, seed = part.partition(":")
             if name not in cls.kinds or not seed.isdigit():
                 names = ", ".join(cls.kinds)
@@ -283,9 +284,10 @@ class Study(ABC):
         return f"written: {self.out / name}.safetensors and {self.out / name}.json"
 
     def train_jobs(self, jobs: Sequence[Job]) -> float:
-        """Train them together; how many seconds it took."""
+        """Train them, as many together as share a GPU; how many seconds it took."""
         start = time.monotonic() - seconds_before(jobs)
-        train_many(jobs, device=self.device, progress=self.progress)
+        for first in range(0, len(jobs), self.parallel):
+            train_many(jobs[first : first + self.parallel], device=self.device, progress=self.progress)
         return time.monotonic() - start
 
     def _finish(self, run: Run, made: Training, folder: Path, seconds: float, together: int, name: str) -> Record:

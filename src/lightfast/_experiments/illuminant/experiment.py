@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightfast._experiments import names_in
 from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.scene_folder import load_scenes
@@ -169,8 +170,7 @@ class Illuminant(Study):
                 task, recipe = self._task(estimator, part, everything)
                 recipe = dataclasses.replace(recipe, seed=member)
                 jobs.append(Job(estimator.networks[len(jobs)], task, recipe, name=f"{part} {member}"))
-        for first in range(0, len(jobs), self.parallel):
-            self.train_jobs(jobs[first : first + self.parallel])
+        self.train_jobs(jobs)
         if self.calibrated:
             factors = [*(part for part in _parts(kind) for _ in range(self.members)), kind]
             estimator = estimator.with_calibration(read_calibration(Path(self.calibrated), factors))
@@ -233,18 +233,14 @@ class Illuminant(Study):
 
             add(name, kind.title, seeds)
             if len(seeds) > 1:
-                add(
-                    f"{name}-ensemble",
-                    f"{kind.title}, ensemble of {len(seeds)}",
-                    [self._joint(seeds)],
-                    size * len(seeds),
-                )
+                title = f"{kind.title}, ensemble of {len(seeds)}"
+                add(f"{name}-ensemble", title, [self._joint(seeds)], size * len(seeds))
                 found[-1] = dataclasses.replace(found[-1], seeds=len(seeds))
             if all(answers.spread is not None for answers in seeds):
-                together = [self._with_camera(answers, pull_to_curve) for answers in seeds]
+                together = [self._with_camera(answers) for answers in seeds]
                 add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
                 if self.protocol == "per-camera":
-                    with_prior = [self._with_prior(answers) for answers in seeds]
+                    with_prior = [self._with_camera(answers, prior=True) for answers in seeds]
                     add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
         return found
 
@@ -308,26 +304,20 @@ class Illuminant(Study):
             "recovery_of_surer_half": round(float(errors.mean()), 4),
         }
 
-    def _with_camera(self, answers: Answers, how: Callable[[Tensor, Tensor], Tensor]) -> Answers:
-        """The test images of each camera in each split, under each light, through `how`."""
+    def _with_camera(self, answers: Answers, prior: bool = False) -> Answers:
+        """The test images of each camera in each split together, under each light.
+
+        With a prior, that of the lights of the training images of the split by the same camera.
+        """
         assert answers.spread is not None
         estimates = answers.estimates.clone()
         for split in self._splits.values():
             for camera in self.data.cameras[split.test].unique():
                 places = split.test[self.data.cameras[split.test] == camera]
+                own = self.data.illuminants.cpu()[split.train[self.data.cameras[split.train] == camera]]
+                how = LightPrior(own) if prior else pull_to_curve
                 for number in range(len(estimates)):
                     estimates[number, places] = how(estimates[number, places], answers.spread[places])
-        return Answers(estimates, None)
-
-    def _with_prior(self, answers: Answers) -> Answers:
-        """The test images of each split with the prior of the lights of its training images by the same camera."""
-        assert answers.spread is not None
-        estimates = answers.estimates.clone()
-        for split in self._splits.values():
-            own = split.train[self.data.cameras[split.train] == self.data.cameras[split.test][0]]
-            prior = LightPrior(self.data.illuminants.cpu()[own])
-            for number in range(len(estimates)):
-                estimates[number, split.test] = prior(estimates[number, split.test], answers.spread[split.test])
         return Answers(estimates, None)
 
     def report(self, records: Sequence[Record]) -> Report:
@@ -350,11 +340,6 @@ def read_calibration(path: Path, kinds: Sequence[str]) -> list[float]:
             f"{path} does not say how far to believe {missing[0]}: name the results of a study that has it"
         )
     return [summary[kind]["mean"]["calibration"] for kind in kinds]
-
-
-def names_in(text: str) -> list[str]:
-    """Names with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _parts(network: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from lightfast._atomic import write_whole
 from lightfast._experiments.inpainting.evaluation import HOLE, exact_convolutions
+from lightfast._experiments.report.figures import LIGHT, image_grid
 from lightfast._pipelines.inpainter import Inpainter, center_mask
 from lightfast.light import random_illuminants, relight
 from lightfast.metrics import psnr
@@ -53,23 +53,14 @@ class Sampler:
             self.inpainter.train(training)
         level = psnr(filled[:, :, HOLE, HOLE], images[:, :, HOLE, HOLE]).mean()
         few = images[:_SHOWN]
-        rows = [few, torch.where(mask, 0.5, few), filled[:_SHOWN], colored]
+        parts = {
+            "real": few,
+            "cut": torch.where(mask, 0.5, few),
+            "filled": filled[:_SHOWN],
+            "in colored light": colored,
+        }
+        rows = [(name, list(images.cpu())) for name, images in parts.items()]
         (self.folder / "samples").mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "samples" / f"{step:06d}.png", sheet(rows))
+        write_whole(self.folder / "samples" / f"{step:06d}.png", image_grid(rows, [""] * len(few), LIGHT))
         with (self.folder / "held-out.jsonl").open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({"step": step, "psnr": round(float(level), 4)}) + "\n")
-
-
-def sheet(rows: list[Tensor], gap: int = 4) -> bytes:
-    """Rows of sRGB images in [0, 1], each (N, 3, H, W), side by side as a PNG file."""
-    from PIL import Image
-
-    height, width = rows[0].shape[2:]
-    canvas = torch.ones(3, len(rows) * (height + gap) - gap, len(rows[0]) * (width + gap) - gap)
-    for row, images in enumerate(rows):
-        for column, image in enumerate(images):
-            top, left = row * (height + gap), column * (width + gap)
-            canvas[:, top : top + height, left : left + width] = image.clamp(0, 1).cpu()
-    file = io.BytesIO()
-    Image.fromarray((canvas * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()).save(file, "PNG")
-    return file.getvalue()

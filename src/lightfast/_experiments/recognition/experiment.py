@@ -157,8 +157,7 @@ class Recognition(Study):
         made = [self._classifier("augmentation", 0, s, held_out) for s in plan.jitter_choices]
         names = [f"jitter {strength:g}" for strength in plan.jitter_choices]
         jobs = [Job(c.network, task, recipe, name=name) for (c, task), name in zip(made, names, strict=True)]
-        for first in range(0, len(jobs), self.parallel):
-            self.train_jobs(jobs[first : first + self.parallel])
+        self.train_jobs(jobs)
         errors = [
             evaluate(classifier, held_out.test_images, held_out.test_labels, device=self.device).errors
             for classifier, _ in made
