@@ -17,6 +17,7 @@ from lightfast.light import relight
 EXAMPLE_SATURATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 _CANDIDATES = 1000
+_TOP = 3
 
 Answer = list[tuple[str, float]]
 """The most probable classes with their probabilities, best first."""
@@ -44,8 +45,6 @@ def collect_examples(
     labels: Tensor,
     *,
     count: int = 3,
-    top: int = 3,
-    seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> list[Example]:
     """Images of different classes that the first network loses on the way, and the second one keeps if it can.
@@ -55,12 +54,12 @@ def collect_examples(
     """
     chosen = torch.linspace(0, len(labels) - 1, min(_CANDIDATES, len(labels))).long().unique()
     few = images[chosen] if isinstance(images, Tensor) else torch.stack([images[int(index)] for index in chosen])
-    lights = evaluation_lights(len(chosen), EXAMPLE_SATURATIONS, seed)
+    lights = evaluation_lights(len(chosen), EXAMPLE_SATURATIONS, seed=0)
     said = {name: _probabilities(each.to(device).eval(), few, lights, device) for name, each in classifiers.items()}
     names = next(iter(classifiers.values())).classes
 
     def answer(probabilities: Tensor) -> Answer:
-        values, places = probabilities.topk(min(top, len(names)))
+        values, places = probabilities.topk(min(_TOP, len(names)))
         return [(names[place], value) for place, value in zip(places.tolist(), values.tolist(), strict=True)]
 
     return [

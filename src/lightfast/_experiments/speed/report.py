@@ -56,8 +56,8 @@ def speed_tables(results: Mapping[str, Any]) -> str:
     parts = [
         f"{results['hardware']}. Time as a multiple of the conventional network's (`plain`): the median over rounds in "
         "which all variants were timed in turn, and in brackets the quartiles.",
-        markdown(_ratio_rows(records, "training", ["Training"])),
-        markdown(_ratio_rows([record for record in records if record["batch"] > 1], "inference", ["Inference"])),
+        markdown(_ratio_rows(records, "training")),
+        markdown(_ratio_rows([record for record in records if record["batch"] > 1], "inference")),
         "Milliseconds, the median:",
         markdown(_millisecond_rows(records)),
         "Peak memory of a training step, MB, and as a multiple of the conventional network's:",
@@ -84,7 +84,7 @@ def speed_tables(results: Mapping[str, Any]) -> str:
     if single:
         parts += [
             "Inference of a single image, as a multiple of the conventional network's:",
-            markdown(_ratio_rows(single, "inference", ["", "plain, ms"])),
+            markdown(_ratio_rows(single, "inference", with_time=True)),
         ]
     missing = _missing(results)
     if missing:
@@ -103,13 +103,13 @@ def _label(record: Record) -> str:
     return f"{record['network']}, {record['batch']} x {record['size']} px, {record['precision']}{compiled}"
 
 
-def _ratio_rows(records: Sequence[Record], mode: str, head: Sequence[str]) -> Rows:
-    """The ratios of the variants to the conventional network; where the head names its time, that is before them."""
+def _ratio_rows(records: Sequence[Record], mode: str, with_time: bool = False) -> Rows:
+    """The ratios of the variants to the conventional network, perhaps with its time before them."""
     names = [name for name in _shown(records, mode) if name != "plain"]
-    rows = [[*head, *names]]
+    rows = [["", "plain, ms", *names] if with_time else [mode.capitalize(), *names]]
     for record in records:
         if record["mode"] == mode and record["variants"]:
-            base = [_milliseconds(record["variants"].get("plain")) for _ in head[1:]]
+            base = [_milliseconds(record["variants"].get("plain"))] if with_time else []
             rows.append([_label(record), *base, *(_ratio(record["variants"].get(name)) for name in names)])
     return rows
 
