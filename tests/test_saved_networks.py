@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import lightfast as lf
 from lightfast._convert.capture import capture
 from lightfast._convert.describe import Undescribed, describe, restore
+from lightfast._pipelines.network import Network
 from lightfast.light import relight
-from tests import zoo
+from tests.zoo.convolutional import StochasticDepth
 
 CLASSES = [f"class {number}" for number in range(10)]
 
@@ -35,6 +36,7 @@ class Small(nn.Module):
         self.first, self.twice = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
         self.norm, self.head = nn.BatchNorm2d(6), nn.Linear(6, 10)
         self.scale = nn.Parameter(torch.ones(6, 1, 1))
+        self.weights: Tensor
         self.register_buffer("weights", torch.linspace(0, 1, 16))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,7 +110,7 @@ def test_parameters_under_two_names_stay_one(converted: nn.Module) -> None:
 
 
 def test_stochastic_depth_keeps_both_modes() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), zoo.convolutional.StochasticDepth(0.5), nn.Flatten(), nn.LazyLinear(10))
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), StochasticDepth(0.5), nn.Flatten(), nn.LazyLinear(10))
     model(torch.zeros(1, 3, 8, 8))
     captured = again(capture(model, torch.zeros(2, 3, 8, 8)))
     x = torch.randn(64, 3, 8, 8)
@@ -158,6 +160,7 @@ def test_a_loaded_network_is_saved_and_exported_again(tmp_path: Path, converted:
 def test_a_network_by_itself_follows_the_light_after_loading(tmp_path: Path) -> None:
     net = lf.convert(nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1)), images()[:1])
     loaded = lf.load(lf.save(net, tmp_path / "net"))
+    assert isinstance(loaded, Network)
     torch.testing.assert_close(loaded(images()), net.eval()(images()))
     assert "equivariant" in loaded.about["conversion"]
     assert lf.certify(loaded.network, images()).equivariant
@@ -193,7 +196,7 @@ def test_what_cannot_be_is_said_in_a_sentence(make: Any, says: str) -> None:
     assert not Path("nowhere").exists()
 
 
-def _set(described: dict[str, Any], path: str, value: Any) -> None:
+def _set(described: Any, path: str, value: Any) -> None:
     *way, last = path.split("/")
     for key in way:
         described = described[int(key)] if isinstance(described, list) else described[key]

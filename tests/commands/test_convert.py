@@ -81,17 +81,17 @@ def test_a_network_is_converted_fine_tuned_and_used_without_its_code(folder, tmp
 def test_commands_take_what_was_converted(folder, tmp_path, run, monkeypatch):
     """In this process, which is quicker: without pictures, by the other way, from the other kind of weights."""
     monkeypatch.chdir(folder)
-    code, out, err = run(
+    code, _, err = run(
         "convert", "mine:small", "--weights", "weights.pt", "--way", "wrap", "--size", 16, "--out", tmp_path / "out",
         "--classes", ",".join(name.replace(" ", "-") for name in sorted(CLASSES)),
     )  # fmt: skip
     assert code == 0, err
-    code, out, err = run("evaluate", tmp_path / "out", "--data", folder / "data", "--json", tmp_path / "found.json")
+    code, _, err = run("evaluate", tmp_path / "out", "--data", folder / "data", "--json", tmp_path / "found.json")
     assert code == 0, err
     errors = json.loads((tmp_path / "found.json").read_text())["errors"]
     # At saturation 1 a channel is dark, and what it showed is lost.
     assert max(errors[:10]) - min(errors[:10]) < 5
-    code, out, err = run("export", tmp_path / "out", "-o", tmp_path / "model.pt2")
+    code, _, err = run("export", tmp_path / "out", "-o", tmp_path / "model.pt2")
     assert code == 0 and (tmp_path / "model.pt2").exists(), err
 
 

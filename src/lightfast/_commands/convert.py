@@ -1,4 +1,4 @@
-"""`lightfast convert package.module:factory`: a network of one's own, made invariant to the light, fine-tuned and saved."""
+"""`lightfast convert package.module:factory`: a network of one's own, made invariant to the light, and saved."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from copy import deepcopy
 from typing import Any
@@ -43,18 +44,9 @@ def capture(model: nn.Module, example: Tensor | None) -> nn.Module:
         ValueError: it cannot be exported, or holds what cannot be saved; the sentence says what.
     """
     if isinstance(model, Wrapped):
-        return _like(
-            Wrapped(
-                capture(model.model, example),
-                model.offset_groups,
-                model.output,
-                model.pool,
-                model.out_groups,
-                model.dim,
-                model.field,
-            ),
-            model,
-        )
+        inner = copy.copy(model)
+        inner._modules = {"model": capture(model.model, example)}
+        return inner
     reasons: list[str] = []
     if isinstance(model, fx.GraphModule):
         model = _without_foreign_modules(model)
@@ -117,8 +109,8 @@ def _layered(model: nn.Module, example: Tensor) -> nn.Module:
 def _in_evaluation(model: nn.Module, example: Tensor) -> nn.Module:
     """As it is in evaluation, in training too."""
     with quiet():
-        copy = deepcopy(model).eval()
-    return _program(copy, example)
+        own = deepcopy(model).eval()
+    return _program(own, example)
 
 
 def _program(model: nn.Module, example: Tensor) -> fx.GraphModule:
@@ -138,7 +130,7 @@ def _program(model: nn.Module, example: Tensor) -> fx.GraphModule:
     # A module of torch.export refuses train() and eval(); what it gives is described by a tree beside the graph.
     graph, copies = fx.Graph(), {}
     info: Any = network.graph._codegen
-    results = graph.graph_copy(network.graph, copies)
+    results: Any = graph.graph_copy(network.graph, copies)
     graph.output(pytree.tree_unflatten(results, info.pytree_info.out_spec))
     return fx.GraphModule(network, graph, type(model).__name__)
 
@@ -163,8 +155,8 @@ def _without_foreign_modules(network: fx.GraphModule) -> fx.GraphModule:
             raise Undescribed(f"{node.target} ({type(module).__name__}) can be saved before its network is, not after")
         example = torch.zeros([*recorded.shape], dtype=recorded.dtype)
         with quiet():
-            copy = deepcopy(module)
-        foreign[str(node.target)] = Modes(*(_program(copy.train(mode), example) for mode in (True, False)))
+            own = deepcopy(module)
+        foreign[str(node.target)] = Modes(*(_program(own.train(mode), example) for mode in (True, False)))
     if not foreign:
         return network
     with quiet():

@@ -172,8 +172,9 @@ def _function_name(node: fx.Node) -> str:
         if _is_known(node.target):
             return name
         raise Undescribed(f"the operation {name} is none of those that a saved network may hold")
-    if node.target in _PYTHON_NAMES:
-        return f"python.{_PYTHON_NAMES[node.target]}"
+    function: Any = node.target
+    if function in _PYTHON_NAMES:
+        return f"python.{_PYTHON_NAMES[function]}"
     raise Undescribed(f"{node.target} is no operation that a saved network may hold")
 
 
@@ -361,7 +362,8 @@ def _given(value: Any, nodes: Mapping[str, fx.Node] | None = None) -> Any:
         return [_given(each, nodes) for each in value]
     if not isinstance(value, dict):
         return value
-    kind, content = next(iter(value.items()), ("", None))
+    kind = next(iter(value), "")
+    content: Any = value.get(kind)
     if kind == "node" and nodes is not None and content in nodes:
         return nodes[content]
     if kind == "float":

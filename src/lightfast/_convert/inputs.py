@@ -18,8 +18,8 @@ _BRIGHTEST = 4.0
 class FromLog(nn.Module):
     """Normalized sRGB, from log RGB about the mean of each image: `(srgb(exp(-(z + m))) - mean) / std`.
 
-    `z` is log RGB, `log(1/x)`, less the mean of each channel over the image, as a network in a :class:`Classifier` on log
-    RGB sees it, or the inside of :func:`lightfast.wrap`. The picture that comes out is the one in a light in which each
+    `z` is log RGB, `log(1/x)`, less the mean of each channel over the image, as the network of a classifier on log RGB
+    sees it, or the inside of :func:`lightfast.wrap`. The picture that comes out is the one in a light in which each
     channel has the (geometric) mean `exp(-m)`, whatever light it was taken in.
 
     Args:

@@ -99,8 +99,8 @@ class FineTuning(Study):
     size: int | None = option(None, "Pixels to which pictures are scaled; their own by default.", minimum=8)
     start_from: str | None = option(
         None,
-        "The conventional classifier: a folder, or a packaged model. By default, the packaged ResNet-20 for CIFAR-10, and "
-        "one that is trained first for other pictures.",
+        "The conventional classifier: a folder, or a packaged model. By default, the packaged ResNet-20 for CIFAR-10, "
+        "and one that is trained first for other pictures.",
     )
 
     help = (

@@ -21,8 +21,8 @@ from lightfast.color import ChannelNorm, srgb_to_log
 
 __all__ = ["WAYS", "DistillationTask", "Way", "start"]
 
-_MEASURED_IMAGES = 1000
-"""How many images are enough for their mean color."""
+_MEASURED_IMAGES = 256
+"""How many images are enough for their mean color, and to fit layers to features."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Way:
     Args:
         name: what users type.
         title: what tables show.
-        make: from the classifier, and the usual log RGB of its images (3 numbers), to the one to fine-tune.
+        make: from the classifier, and log RGB of some of its images (or None), to the one to fine-tune.
         color: the color space of its input.
         jitter: whether fine-tuning jitters colors.
         trained: whether it is fine-tuned at all.
@@ -56,49 +56,53 @@ def start(plain: Classifier, way: str, images: Images | None) -> Classifier:
     """
     if plain.prepare.color != "srgb" or plain.prepare.balance is not None:
         raise ValueError("fine-tuning starts from a conventional classifier: one on sRGB, without color balance")
-    usual = None if images is None else _usual_log(images)
-    return WAYS[way].make(deepcopy(plain).cpu(), usual).train()
+    some = None if images is None else _some(images)
+    return WAYS[way].make(deepcopy(plain).cpu(), some).train()
 
 
-@torch.no_grad()
-def _usual_log(images: Images) -> Tensor:
-    """The mean of log RGB over images, 3 numbers."""
-    some = images[:: max(1, len(images) // _MEASURED_IMAGES)] if isinstance(images, Tensor) else images
-    total, count = torch.zeros(3), 0
-    for _, batch in in_batches(some, 100, "cpu"):
-        total, count = total + srgb_to_log(batch).mean((2, 3)).sum(0), count + len(batch)
-        if count >= _MEASURED_IMAGES:
-            break
-    return total / count
+def _some(images: Images) -> Tensor:
+    """Log RGB of some of the images, spread over all of them, (N, 3, H, W)."""
+    if isinstance(images, Tensor):
+        images = images[:: max(1, len(images) // _MEASURED_IMAGES)][:_MEASURED_IMAGES]
+    batch = next(batch for _, batch in in_batches(images, min(_MEASURED_IMAGES, len(images)), "cpu"))
+    return srgb_to_log(batch)
 
 
-def _same(plain: Classifier, usual: Tensor | None) -> Classifier:
+def _same(plain: Classifier, some: Tensor | None) -> Classifier:
     return _around(plain, _trainable(plain), "srgb", plain.prepare.norm)
 
 
-def _wrapped(plain: Classifier, usual: Tensor | None) -> Classifier:
-    return _around(plain, _from_log(plain, usual), "log", None)
+def _wrapped(plain: Classifier, some: Tensor | None) -> Classifier:
+    return _around(plain, _from_log(plain, some), "log", None)
 
 
-def _converted(plain: Classifier, usual: Tensor | None) -> Classifier:
+def _converted(plain: Classifier, some: Tensor | None) -> Classifier:
     example = torch.zeros(2, 3, plain.config["size"], plain.config["size"])
-    network = convert(_from_log(plain, usual), example, keep="0", widths="keep", output="scores")
+    network = convert(
+        _from_log(plain, some),
+        example,
+        keep="0",
+        widths="keep",
+        output="scores",
+        lifted=True,
+        images=None if some is None else some - some.mean((2, 3), keepdim=True),
+    )
     return _around(plain, network, "log", None)
 
 
-def _fresh(plain: Classifier, usual: Tensor | None) -> Classifier:
+def _fresh(plain: Classifier, some: Tensor | None) -> Classifier:
     example = torch.zeros(2, 3, plain.config["size"], plain.config["size"])
     network = convert(_trainable(plain), example, weights="init", output="scores")
-    return _around(plain, network, "log", None if usual is None else ChannelNorm(usual, [1.0] * 3))
+    return _around(plain, network, "log", None if some is None else ChannelNorm(some.mean((0, 2, 3)), [1.0] * 3))
 
 
 def _trainable(plain: Classifier) -> nn.Module:
     return plain.network.requires_grad_(True)
 
 
-def _from_log(plain: Classifier, usual: Tensor | None) -> nn.Module:
+def _from_log(plain: Classifier, some: Tensor | None) -> nn.Module:
     """The network behind what makes of log RGB about its mean the pictures that it was trained on."""
-    return nn.Sequential(FromLog(plain.prepare.norm, usual), _trainable(plain))
+    return nn.Sequential(FromLog(plain.prepare.norm, None if some is None else some.mean((0, 2, 3))), _trainable(plain))
 
 
 def _around(plain: Classifier, network: nn.Module, color: ColorSpace, norm: ChannelNorm | None) -> Classifier:
