@@ -81,7 +81,8 @@ class Classifier(AnyNetwork):
         self.classes = list(classes)
         if color is None:
             color = "log" if isinstance(model, Wrapped) or hasattr(model, "conversion") else "srgb"
-            self.config["color"] = color
+            # A kind of classifier of its own may have a constructor without it.
+            self.config |= {"color": color} if "color" in self.config else {}
         norm = ChannelNorm([0.0] * 3, [1.0] * 3) if norm is None else norm
         self.prepare = Preparation(norm, color, None if balance is None else BALANCES[balance](), fill, field=field)
         self._is_own = isinstance(model, nn.Module)
