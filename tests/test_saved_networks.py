@@ -166,6 +166,14 @@ def test_a_network_by_itself_follows_the_light_after_loading(tmp_path: Path) -> 
     assert lf.certify(loaded.network, images()).equivariant
 
 
+def test_a_network_in_another_precision_keeps_it(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).double()
+    x = images(size=8).double()
+    loaded = lf.load(lf.save(net, tmp_path / "net", x))
+    assert next(loaded.parameters()).dtype == torch.float64
+    torch.testing.assert_close(loaded(x), net.eval()(x), rtol=0, atol=0)
+
+
 def test_scores_are_found_in_what_networks_return(tmp_path: Path) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:

@@ -47,8 +47,14 @@ class AnyNetwork(Pipeline):
         from lightfast._convert.capture import capture
         from lightfast._convert.describe import describe
 
+        network, example = self.network, self._example()
+        first = next(network.parameters(), None)
+        if first is not None and first.device.type != "cpu":
+            network = copy.deepcopy(network).cpu()
+        if first is not None and example is not None:
+            example = example.to(first.dtype)
         saved = copy.copy(self)
-        saved._modules = {**self._modules, "network": capture(self.network, self._example())}
+        saved._modules = {**self._modules, "network": capture(network, example)}
         saved._graph = describe(saved.network)
         return saved
 
