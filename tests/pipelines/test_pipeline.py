@@ -209,7 +209,7 @@ def edit(folder, **changes):
         ({"model": None}, "model must be text, but is None"),
         ({"classes": "cat"}, "classes must be a list, each text, but is 'cat'"),
         ({"classes": ["cat", 3]}, r"classes must be a list, each text, but is \['cat', 3\]"),
-        ({"color": "hsv"}, "color must be 'srgb' or 'log', but is 'hsv'"),
+        ({"color": "hsv"}, "color must be 'srgb' or 'log' or null, but is 'hsv'"),
         ({"balance": "white-patch"}, "balance must be 'gray-world' or .* or null"),
         ({"details": {}, "norm": 1}, "it says 'details', 'norm', but there is only model, classes, color"),
     ],

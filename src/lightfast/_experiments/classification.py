@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightfast._pipelines.classifier import Classifier
+from lightfast._pipelines.classifier import Classifier, scores_in
 from lightfast._pipelines.preparation import Balance, ColorSpace
 from lightfast.color import ChannelNorm, srgb_to_log
 from lightfast.functional import Scope
@@ -122,7 +122,7 @@ class ClassificationTask:
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross entropy where there are labels, and the share of them that is wrong as `error`, in per cent."""
         x, labels = batch
-        scores, known = model(x).float(), labels >= 0
+        scores, known = scores_in(model(x)).float(), labels >= 0
         smoothing = self.augmentation.label_smoothing
         loss = F.cross_entropy(scores, labels, ignore_index=-1, label_smoothing=smoothing)
         wrong = ((scores.detach().argmax(1) != labels) & known).sum() / known.sum().clamp(min=1)

@@ -57,10 +57,10 @@ def check_config(kind: type, config: Any) -> dict[str, Any]:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The type of each argument of a constructor that is no module."""
+    """The type of each argument of a constructor that may be something else than a module."""
     hints = get_type_hints(kind.__init__)
     names = [name for name in inspect.signature(kind.__init__).parameters if name in hints]
-    return {name: hints[name] for name in names if not any(_is_module(each) for each in _choices(hints[name]))}
+    return {name: hints[name] for name in names if any(map(_is_written, _choices(hints[name])))}
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -68,8 +68,9 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _is_module(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, nn.Module)
+def _is_written(hint: Any) -> bool:
+    """Whether a value of this type is in a configuration, rather than a module, or none."""
+    return not isinstance(hint, type) or not issubclass(hint, nn.Module | NoneType)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -90,9 +91,10 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _in_words(hint: Any) -> str:
-    parts = _choices(hint)
+    parts = [part for part in _choices(hint) if part is NoneType or _is_written(part)]
     if len(parts) > 1:
         return " or ".join(_in_words(part) for part in parts)
+    hint = parts[0]
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
     if get_origin(hint) is Sequence:

@@ -75,7 +75,7 @@ class RecognitionTask(ClassificationTask):
         if how.jitter:
             strength = 0.8 * how.jitter
             images = color_jitter(images, strength, strength, strength, 0.5 * how.jitter, generator=generator)
-        x = self.prepare.encode(images)
+        x = self.encode(images)
         if how.crop:
             x = pad_crop(x, how.crop, generator=generator)
         if how.flip:
@@ -83,6 +83,10 @@ class RecognitionTask(ClassificationTask):
         if how.erasing:
             x = random_erasing(x, probability=how.erasing, generator=generator)
         return self.prepare.fill(self._drop_groups(x, generator))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """What is made of sRGB images in [0, 1], (B, 3, H, W), before they are cut and mirrored."""
+        return self.prepare.encode(images)
 
 
 class LazyRecognitionTask(RecognitionTask):
