@@ -73,7 +73,10 @@ SIGNATURES = {
     "export": "(pipeline, path, *, opset=None, dynamic=True, size=None)",
     "fill": "(picture, mask, inpainter='context-encoder-slim', *, blend=True, linear=False)",
     "fuse": "(model)",
-    "load": "(name, *, revision=None, token=None, cache_dir=None, force_download=False, local_files_only=False)",
+    "load": (
+        "(name, *, network=None, revision=None, token=None, cache_dir=None, force_download=False, "
+        "local_files_only=False)"
+    ),
     "pretrained": "(name)",
     "project_": "(model, offset_groups=3, *, assignments=None, constraint='sum')",
     "wrap": "(model, offset_groups=3, output='invariant', *, pool='mean', out_groups=None, dim=1, field=0)",

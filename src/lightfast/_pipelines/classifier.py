@@ -19,7 +19,9 @@ class Classifier(Pipeline):
     """Image recognition in one module: sRGB images in [0, 1], (N, 3, H, W), to scores (N, classes).
 
     Args:
-        model: a name that :func:`lightfast.models.create` knows.
+        model: a name that :func:`lightfast.models.create` knows; or a network of your own, from prepared images
+            (N, 3, H, W) to scores (N, classes). Files hold its weights but not its code: give it to
+            :func:`lightfast.load` again.
         classes: the names of the classes.
         norm: mean and standard deviation of the training images, in the color space.
         color: what the network sees: `srgb`, or `log` RGB.
@@ -54,7 +56,7 @@ class Classifier(Pipeline):
 
     def __init__(
         self,
-        model: str,
+        model: str | nn.Module,
         classes: Sequence[str],
         norm: ChannelNorm | None = None,
         *,
@@ -77,7 +79,15 @@ class Classifier(Pipeline):
         self.prepare = Preparation(norm, color, None if balance is None else BALANCES[balance](), fill, field=field)
         # Training moves and cuts what was prepared, after which an equivariant network takes the field away once more.
         own = field if offset_groups is not None and scope == "image" else 0
-        self.network = models.create(model, offset_groups, len(self.classes), scope, constrained, own)
+        if isinstance(model, str):
+            self.network = models.create(model, offset_groups, len(self.classes), scope, constrained, own)
+        elif (offset_groups, scope, constrained) != (None, "image", True):
+            raise ValueError(
+                "offset_groups, scope and constrained say how a network is made, but you give one that is made: "
+                "leave them out; with color='log' no light changes its scores"
+            )
+        else:
+            self.network = model
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
@@ -93,10 +103,18 @@ class Classifier(Pipeline):
 
     def _scores(self, prepared: Tensor) -> Tensor:
         # A network in low precision gets what was prepared, and centered, in the precision of the images.
-        return self.network(prepared.to(next(self.network.parameters()).dtype))
+        weights = next(self.network.parameters(), prepared)
+        scores = self.network(prepared.to(weights.dtype))
+        if scores.ndim != 2 or scores.shape[1] != len(self.classes):
+            raise ValueError(
+                f"expected a score for each of the {len(self.classes)} classes, (N, {len(self.classes)}), but the "
+                f"network gave {tuple(scores.shape)}: give as many classes as it has outputs"
+            )
+        return scores
 
     def extra_repr(self) -> str:
-        return f"{self.config['model']!r}, {len(self.classes)} classes"
+        model = self.config["model"]
+        return f"{model if isinstance(model, str) else model['own']!r}, {len(self.classes)} classes"
 
 
 class _FromLog(nn.Module):

@@ -54,9 +54,12 @@ class Pipeline(nn.Module):
         return pipeline
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The pipeline that a configuration describes, with fresh weights; a sentence if it is of another kind."""
-        return cls(**check_config(cls, config))
+    def from_config(cls, config: Mapping[str, Any], network: nn.Module | None = None) -> Self:
+        """The pipeline that a configuration describes, with fresh weights; a sentence if it is of another kind.
+
+        One whose network is the user's own gets it here.
+        """
+        return cls(**check_config(cls, config, network))
 
     def train(self, mode: bool = True) -> Self:
         """Torch's; and when training begins, what loading froze wants gradients again."""
@@ -120,7 +123,7 @@ class Pipeline(nn.Module):
 
         Args:
             name: of a packaged model, a folder or file, or `OWNER/NAME` on the Hub.
-            options: of the Hub, as :func:`lightfast.load` has them.
+            options: `network`, and those of the Hub, as :func:`lightfast.load` has them.
         """
         from lightfast._pipelines.load import load
 

@@ -27,8 +27,11 @@ def write_model(pipeline: Pipeline, folder: Path, name: str = "model") -> None:
     write_json(folder / f"{name}.json", pipeline.describe())
 
 
-def read_model(folder: Path, name: str = "model") -> Pipeline:
-    """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained."""
+def read_model(folder: Path, name: str = "model", network: nn.Module | None = None) -> Pipeline:
+    """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained.
+
+    Where its network is the user's own, `network` is that, and gets the weights.
+    """
     # Pipelines of every kind are known once their modules are.
     from lightfast._pipelines import classifier, estimator, inpainter, spectral  # noqa: F401
     from lightfast._pipelines.pipeline import Pipeline
@@ -52,7 +55,7 @@ def read_model(folder: Path, name: str = "model") -> Pipeline:
             "written by another version, which the model needs"
         )
     try:
-        pipeline = Pipeline.kinds[kind].from_config(about.get("config", {}))
+        pipeline = Pipeline.kinds[kind].from_config(about.get("config", {}), network)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{description} does not describe a {kind}: {error}") from None
     pipeline.about = about.get("about", {})
@@ -62,7 +65,12 @@ def read_model(folder: Path, name: str = "model") -> Pipeline:
 
 def save_weights(module: nn.Module, path: Path) -> None:
     """Write the module's state as safetensors, the whole file or nothing."""
-    state = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    for key, value in module.state_dict().items():
+        value = value.detach().cpu().contiguous()
+        # A file has no tensors that share memory, as tied weights do: each gets its own copy.
+        shared = any(value.data_ptr() == other.data_ptr() for other in state.values() if value.numel())
+        state[key] = value.clone() if shared else value
     write_whole(path, safetensors.torch.save(state))
 
 
