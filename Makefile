@@ -40,8 +40,12 @@ slow: $(READY)
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -p no:benchmark -o addopts="--strict-markers -q -ra" -m gpu tests
 
+# The site, into build/site: tables from results/, tutorials executed, and an end at the first thing that is wrong.
 docs: $(READY)
 	$(BIN)/python docs/render.py
+	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet \
+		--doctree-dir build/doctrees docs build/site
+	@echo "Open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache

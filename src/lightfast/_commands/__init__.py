@@ -10,6 +10,7 @@ from lightfast._commands import bench, experiments
 from lightfast._commands.balance import balance
 from lightfast._commands.certify import certify
 from lightfast._commands.classify import classify
+from lightfast._commands.data import data
 from lightfast._commands.evaluate import evaluate
 from lightfast._commands.export import export
 from lightfast._commands.inpaint import inpaint
@@ -47,6 +48,7 @@ app.add_typer(experiments.reproduce, name="reproduce")
 app.add_typer(experiments.train, name="train")
 app.command("evaluate")(evaluate)
 app.command("classify")(classify)
+app.command("data")(data)
 app.command("balance")(balance)
 app.command("inpaint")(inpaint)
 app.command("certify")(certify)
