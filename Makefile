@@ -21,7 +21,7 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/lightfast reproduce recognition --out demo
-	@echo "Open demo/report.html"
+	@echo "What this was, and what came out of it, for readers who have read nothing else: open demo/report.html"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -2,9 +2,9 @@
 
     python docs/turning_light.py DIR        # DIR holds cifar-10-batches-bin
 
-The networks are those in the package, both trained on CIFAR-10 in its own light. Pictures are the first test images, one
-per class, that both get right in white light, and of which one network changes its mind: they show what happens, and the
-tables say how often.
+The networks are those in the package, both trained on CIFAR-10 in its own light. Pictures are the first test images,
+one per class, that both get right in white light, and of which one network changes its mind: they show what happens,
+and the tables say how often.
 """
 
 import argparse
