@@ -2,7 +2,8 @@
 
 A block starts with `<!-- table N of PATH -->` and ends with `<!-- end of table -->`; what is between them becomes the
 N-th table of the Markdown file at PATH, counted from 1. A single number is between
-`<!-- cell N of PATH: ROW; COLUMN -->` and `<!-- end of cell -->`. Run `make docs` after results changed; a test sees that it was done.
+`<!-- cell N of PATH: ROW; COLUMN -->` and `<!-- end of cell -->`. Run `make docs` after results changed; a test sees
+that it was done.
 """
 
 import re
