@@ -20,18 +20,18 @@ PAGES = Path(__file__).parents[1] / "results"
 
 _RECORDS = re.compile(r"^<!-- records (\S+) -->$", re.MULTILINE)
 _REST = "<!-- all other records -->"
-_LINK = re.compile(r"\]\((?:\.\./)+results/([\w-]+)(?:/([\w-]+))?(?:/?|/\w+\.md)\)")
+_LINK = re.compile(r"\]\((?:\.\./)+results/([\w-]+)((?:/[\w-]+)*)(?:/?|/\w+\.md)\)")
 _HEADING = re.compile(r"^#+ .*\n", re.MULTILINE)
 
 
 def shown_folders() -> list[str]:
-    """Folders that pages ask for by name, `task/name`."""
+    """Folders that pages ask for by name, such as `recognition/drawn`."""
     return [name for page in sorted(PAGES.glob("*.md")) for name in _RECORDS.findall(page.read_text(encoding="utf-8"))]
 
 
 def all_folders() -> list[str]:
-    """Folders that have tables to show, `task/name`."""
-    return sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*/table.md"))
+    """Folders that have tables to show."""
+    return sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/**/table.md"))
 
 
 def commands(folder: Path) -> list[str]:
@@ -102,9 +102,9 @@ def fill_in(source: str, page: Path) -> str:
 
 def _to_page(link: re.Match[str]) -> str:
     """A link to a folder under results/ leads to where the site shows it."""
-    task, name = link.groups()
-    if name and (RESULTS / task / name / "table.md").exists():
-        return f"](#{label(f'{task}/{name}')})"
+    task, below = link.groups()
+    if (RESULTS / f"{task}{below}" / "table.md").exists():
+        return f"](#{label(task + below)})"
     return f"](/results/{task}.md)" if (PAGES / f"{task}.md").exists() else link[0]
 
 
