@@ -48,8 +48,10 @@ def _commands_in(record: Any) -> Iterator[str]:
     if isinstance(record, dict):
         yield from [record["command"]] if isinstance(record.get("command"), str) else []
         yield from record["commands"] if isinstance(record.get("commands"), list) else []
-    for each in record.values() if isinstance(record, dict) else record if isinstance(record, list) else []:
-        yield from _commands_in(each)
+    for each in record.values() if isinstance(record, dict) else record:
+        # Long lists of numbers are not walked through.
+        if isinstance(each, dict) or (isinstance(each, list) and each and isinstance(each[0], dict | list)):
+            yield from _commands_in(each)
 
 
 def _as_typed(command: str) -> str:
