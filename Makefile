@@ -43,7 +43,7 @@ gpu:
 # The site, into build/site: tables from results/, tutorials executed, and an end at the first thing that is wrong.
 docs: $(READY)
 	$(BIN)/python docs/render.py
-	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet \
+	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --quiet \
 		--doctree-dir build/doctrees docs build/site
 	@echo "Open build/site/index.html"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import re
 import sys
 import tempfile
@@ -82,8 +83,8 @@ def _drawn(figures: Path, stem: str, description: str) -> list[str]:
 def _on_source_read(app: Sphinx, docname: str, source: list[str]) -> None:
     if docname.startswith("tutorials/") and "```python" in source[0]:
         figures = Path(app.outdir).parent / "figures"
-        up = Path("../" * (docname.count("/") + 1)) / figures.relative_to(Path(app.srcdir).parent)
-        source[0] = execute(source[0], f"docs/{docname}.md", figures).replace("(FIGURES/", f"({up.as_posix()}/")
+        there = Path(os.path.relpath(figures, (Path(app.srcdir) / docname).parent)).as_posix()
+        source[0] = execute(source[0], f"docs/{docname}.md", figures).replace("(FIGURES/", f"({there}/")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
