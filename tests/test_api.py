@@ -17,7 +17,7 @@ PUBLIC = {
     "lightfast": """
         Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter LightMap Photo
         assert_equivariant attach_projection balance center_mask certify color constancy convert
-        equivariance_error export fields fill functional fuse light load metrics models nn pretrained project_
+        equivariance_error export fields fill functional fuse light load metrics models nn pretrained project_ save
         wrap
     """,
     "lightfast.nn": """
@@ -64,7 +64,8 @@ SIGNATURES = {
     ),
     "convert": (
         "(model, example_inputs, offset_groups=3, *, kwargs=None, keep=(), widths='multiple', "
-        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1)"
+        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1, "
+        "lifted=False, images=None)"
     ),
     "equivariance_error": (
         "(f, x, offset_groups=3, *, offsets=1.0, out_groups=None, expect='equivariant', dim=1, out_dim=None, "
@@ -73,15 +74,13 @@ SIGNATURES = {
     "export": "(pipeline, path, *, opset=None, dynamic=True, size=None)",
     "fill": "(picture, mask, inpainter='context-encoder-slim', *, blend=True, linear=False)",
     "fuse": "(model)",
-    "load": (
-        "(name, *, network=None, revision=None, token=None, cache_dir=None, force_download=False, "
-        "local_files_only=False)"
-    ),
+    "load": "(name, *, revision=None, token=None, cache_dir=None, force_download=False, local_files_only=False)",
     "pretrained": "(name)",
     "project_": "(model, offset_groups=3, *, assignments=None, constraint='sum')",
+    "save": "(model, folder, example=None)",
     "wrap": "(model, offset_groups=3, output='invariant', *, pool='mean', out_groups=None, dim=1, field=0)",
     "Classifier": (
-        "(model, classes, norm=None, *, color='srgb', offset_groups=None, scope='image', constrained=True, "
+        "(model, classes, norm=None, *, color=None, offset_groups=None, scope='image', constrained=True, "
         "balance=None, fill=False, field=0, size=None)"
     ),
     "Estimator": (

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightfast._pipelines.inpainter import Inpainter, center_mask
     from lightfast._pipelines.light_map import LightMap
     from lightfast._pipelines.load import load, pretrained
+    from lightfast._pipelines.network import save
     from lightfast._project import attach_projection, project_
     from lightfast._wrap import wrap
 
@@ -58,6 +59,7 @@ __all__ = [
     "nn",
     "pretrained",
     "project_",
+    "save",
     "wrap",
 ]
 
@@ -77,6 +79,7 @@ _HOMES = {
     "_pipelines.inpainter": ("Inpainter", "center_mask"),
     "_pipelines.light_map": ("LightMap",),
     "_pipelines.load": ("load", "pretrained"),
+    "_pipelines.network": ("save",),
     "_project": ("attach_projection", "project_"),
     "_wrap": ("wrap",),
 }

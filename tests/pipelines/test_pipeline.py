@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-from torch import nn
 
 from lightfast._fuse import fuse
 from lightfast._pipelines.classifier import Classifier
@@ -210,7 +209,7 @@ def edit(folder, **changes):
         ({"model": None}, "model must be text, but is None"),
         ({"classes": "cat"}, "classes must be a list, each text, but is 'cat'"),
         ({"classes": ["cat", 3]}, r"classes must be a list, each text, but is \['cat', 3\]"),
-        ({"color": "hsv"}, "color must be 'srgb' or 'log', but is 'hsv'"),
+        ({"color": "hsv"}, "color must be 'srgb' or 'log' or null, but is 'hsv'"),
         ({"balance": "white-patch"}, "balance must be 'gray-world' or .* or null"),
         ({"details": {}, "norm": 1}, "it says 'details', 'norm', but there is only model, classes, color"),
     ],
@@ -334,52 +333,3 @@ def test_what_the_user_froze_stays_frozen(saved):
     classifier.network.stem.requires_grad_(False)
     assert not any(parameter.requires_grad for parameter in classifier.eval().train().network.stem.parameters())
     assert not any(parameter.requires_grad for parameter in fuse(load(saved)).train().parameters())
-
-
-class Own(nn.Module):
-    """A network of a user's own, with tied weights."""
-
-    def __init__(self, classes=2):
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(6, classes)
-        self.twin = self.head
-
-    def forward(self, x):
-        return self.head(self.features(x))
-
-
-def test_a_network_of_ones_own_is_saved_and_loaded(tmp_path, images):
-    classifier = Classifier(Own(), ["cat", "dog"], color="log", size=32).eval()
-    lit = relight(images / 2 + 0.5, illuminants=torch.tensor([1.0, 0.6, 0.3]))
-    torch.testing.assert_close(classifier(lit), classifier(images / 2 + 0.5), atol=1e-4, rtol=0)
-    assert "Own" in repr(classifier) and classifier.config["model"] == {"own": "Own"}
-    folder = classifier.save(tmp_path / "own")
-    loaded = Classifier.load(folder, network=Own())
-    torch.testing.assert_close(loaded(images), classifier(images), rtol=0, atol=0)
-    with pytest.raises(ValueError, match=r"one of your own \('Own'\).*give it as network="):
-        Classifier.load(folder)
-    with pytest.raises(ValueError, match="weights of another network"):
-        Classifier.load(folder, network=Own(5))
-
-
-def test_a_network_of_ones_own_goes_through_the_commands(tmp_path, monkeypatch, run):
-    (tmp_path / "mine.py").write_text(
-        "from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 2))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    made = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
-    Classifier(made, ["cat", "dog"], color="log", size=8).save(tmp_path / "run")
-    code, _, err = run("export", "run", "-o", "model.pt2", "--network", "mine:make")
-    assert code == 0 and (tmp_path / "model.pt2").exists(), err
-    code, _, err = run("export", "run", "-o", "other.pt2")
-    assert code == 2 and "--network package.module:factory" in err
-
-
-def test_what_goes_wrong_with_a_network_of_ones_own_is_said(saved, images):
-    with pytest.raises(ValueError, match="leave them out"):
-        Classifier(Own(), ["cat", "dog"], offset_groups=3)
-    with pytest.raises(ValueError, match="as many classes as it has outputs"):
-        Classifier(Own(5), ["cat", "dog"])(images)
-    with pytest.raises(ValueError, match="leave network= out"):
-        Classifier.load(saved, network=Own())

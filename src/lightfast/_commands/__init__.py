@@ -10,6 +10,7 @@ from lightfast._commands import bench, experiments
 from lightfast._commands.balance import balance
 from lightfast._commands.certify import certify
 from lightfast._commands.classify import classify
+from lightfast._commands.convert import convert
 from lightfast._commands.data import data
 from lightfast._commands.evaluate import evaluate
 from lightfast._commands.export import export
@@ -52,6 +53,7 @@ app.command("data")(data)
 app.command("balance")(balance)
 app.command("inpaint")(inpaint)
 app.command("certify")(certify)
+app.command("convert")(convert)
 app.command("zoo")(zoo)
 app.add_typer(bench.app, name="bench")
 app.command("export")(export)

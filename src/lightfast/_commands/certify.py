@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build_network", "certify"]
+__all__ = ["certify"]
 
 
 def certify(
@@ -31,7 +31,7 @@ def certify(
 
     from lightfast._certify import certify as certify_model
 
-    model, example = build_network(target).train(training), torch.zeros(_shape(input))
+    model, example = _build(target).train(training), torch.zeros(_shape(input))
     certificate = certify_model(model, example, groups, tolerance=tolerance, field=field)
     typer.echo(str(certificate))
     if table:
@@ -40,7 +40,7 @@ def certify(
         raise typer.Exit(1)
 
 
-def build_network(target: str) -> nn.Module:
+def _build(target: str) -> nn.Module:
     """The network that `package.module:factory` names: a function that makes one, a class, or a module itself."""
     module, _, name = target.partition(":")
     if not module or not name:

@@ -18,7 +18,6 @@ def classify(
         str, typer.Option(help="A packaged classifier, the folder of a trained one, or OWNER/NAME on the Hub.")
     ] = "resnet20-cifar10",
     top: Annotated[int, typer.Option(min=1, help="How many classes to show for each.")] = 3,
-    network: options.Network = None,
     device: options.Device = "auto",
 ) -> None:
     """Say what is in photographs, with probabilities. One that cannot be read is named, and the others still done."""
@@ -28,7 +27,7 @@ def classify(
     from lightfast._photographs.photo import PhotoError
     from lightfast._pipelines.classifier import Classifier
 
-    classifier = Classifier.load(model, network=options.own_network(network))
+    classifier = Classifier.load(model)
     where = options.choose_device(device)
     classifier.to(where)
     size = classifier.config["size"]

@@ -24,7 +24,6 @@ def evaluate(
     size: Annotated[int | None, typer.Option(min=8, help="Pixels to which pictures are scaled.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the lights.")] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, too.")] = None,
-    network: options.Network = None,
     device: options.Device = "auto",
 ) -> None:
     """Relight pictures with more and more saturated lights, and measure what a trained model gets wrong."""
@@ -33,7 +32,7 @@ def evaluate(
     from lightfast._experiments.provenance import provenance
     from lightfast._pipelines.load import load
 
-    pipeline = load(run, network=options.own_network(network))
+    pipeline = load(run)
     study = next(cls for cls in map(experiment, EXPERIMENTS) if isinstance(pipeline, cls.pipeline))
     text, numbers = study.evaluate(pipeline, data, size, seed, options.choose_device(device))
     typer.echo(text)

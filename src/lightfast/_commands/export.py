@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from lightfast._commands import options
-
 __all__ = ["export"]
 
 
@@ -30,13 +28,11 @@ def export(
     size: Annotated[
         str | None, typer.Option(help="Height and width of the images, such as 32x32; the model's own by default.")
     ] = None,
-    network: options.Network = None,
 ) -> None:
     """Write a whole model, from image to answer, to one file, and check that it answers as the model does."""
     import lightfast as lf
 
-    pipeline = lf.load(model, network=options.own_network(network))
-    written = lf.export(pipeline, out, opset=opset, dynamic=dynamic, size=None if size is None else _size(size))
+    written = lf.export(lf.load(model), out, opset=opset, dynamic=dynamic, size=None if size is None else _size(size))
     for name, shape in [*written.inputs.items(), written.output]:
         typer.echo(f"{'out' if name == written.output[0] else 'in':>5}  {name} {_shown(shape)}")
     typer.echo(

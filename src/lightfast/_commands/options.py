@@ -9,17 +9,10 @@ import typer
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
-__all__ = ["Device", "Network", "Out", "Resume", "choose_device", "names_in", "own_network"]
+__all__ = ["Device", "Out", "Resume", "choose_device", "names_in"]
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Network = Annotated[
-    str | None,
-    typer.Option(
-        help="package.module:factory, where factory() makes the network of your own that the model was made with."
-    ),
-]
 Out = Annotated[Path, typer.Option(help="The folder for everything that is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
 
@@ -38,10 +31,3 @@ def choose_device(name: str) -> torch.device:
     from lightfast._experiments.engine.processes import choose_device
 
     return choose_device(name)
-
-
-def own_network(target: str | None) -> nn.Module | None:
-    """The network that `package.module:factory` makes; none for models whose network has a name."""
-    from lightfast._commands.certify import build_network
-
-    return None if target is None else build_network(target)

@@ -129,3 +129,17 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dropout={self.dropout}"
+
+
+class Modes(nn.Module):
+    """Something that is done in training, and something else in evaluation: stochastic depth, traced in both modes.
+
+    Shapes: of what it stands for.
+    """
+
+    def __init__(self, in_training: nn.Module, in_evaluation: nn.Module) -> None:
+        super().__init__()
+        self.in_training, self.in_evaluation = in_training, in_evaluation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.in_training(x) if self.training else self.in_evaluation(x)

@@ -9,10 +9,12 @@ from typing import Any, Literal
 from torch import Tensor, fx, nn
 
 from lightfast._certify import Certificate, certify
+from lightfast._convert.fit import fit_features
 from lightfast._convert.graph import plain_graph, propagate
+from lightfast._convert.lift import lift
 from lightfast._convert.outputs import OutputKind, decide_outputs
 from lightfast._convert.progress import Progress
-from lightfast._convert.proof import prove
+from lightfast._convert.proof import Unproved, prove
 from lightfast._convert.regions import plain_nodes
 from lightfast._convert.report import Conversion
 from lightfast._convert.rewrite import Options, Rewriter
@@ -38,6 +40,8 @@ def convert(
     padding_mode: str = "replicate",
     scope: Scope = "image",
     dim: int = 1,
+    lifted: bool = False,
+    images: Tensor | None = None,
 ) -> nn.Module:
     """The offset equivariant version of a conventional network, certified before it is returned.
 
@@ -65,6 +69,10 @@ def convert(
         scope: of the group pooling in norms, activations and shortcuts; `pixel` follows light that varies over the
             image.
         dim: the features' axis of the first input.
+        lifted: carry what the light adds beside each map, `x = z + G o`, where groups are pooled over the image: it is
+            faster, and nearer to the model, since activations act on `z` as they do there.
+        images: a few inputs as the network will see them, without labels. Layers are then fitted to the model's
+            features on them by least squares, instead of projected alone, which keeps more of what it has learned.
 
     Returns:
         The network, whose attribute `conversion` is a report of what was replaced and why, with the certificates.
@@ -91,9 +99,9 @@ def convert(
         inputs = two_images(args, named)[:2]
         first = next(node for node in network.graph.nodes if _carries_offset(node))
         groups = resolve(offset_groups, first.meta["val"].shape[dim])
-        images = first.meta["val"].shape[0]
-        space = Space(images, groups.count)
-        layout = Layout(0, dim, groups, tuple(range(images)))
+        count = first.meta["val"].shape[0]
+        space = Space(count, groups.count)
+        layout = Layout(0, dim, groups, tuple(range(count)))
         ours = any(type(module).__module__.startswith("lightfast.") for module in model.modules())
         if ours or prove(network, first.name, layout, space, offset_groups) is not None:
             already = _certificates(model, args, named, offset_groups, dim)
@@ -112,6 +120,14 @@ def convert(
         rewriter = Rewriter(network, first, layout, space, plain, decision, leaves, options, report)
         converted = rewriter.run(type(model).__name__)
         converted.train(model.training)
+        if lifted and scope == "image":
+            try:
+                converted = lift(converted, first.name, layout, space)
+            except Unproved:
+                report.notes.append("it is not on lifted maps, since the layers alone do not say how each value moves")
+        if images is not None and weights == "project":
+            progress("fitting layers to features")
+            fit_features(converted, model, images)
         progress("proving the result")
         certificates = prove(converted, first.name, layout, space, offset_groups)
         if certificates is None:

@@ -58,7 +58,7 @@ def prove(
                     expected = expected_groups(response, value.shape, None, offset_groups)
                     outputs.append(Output(f"{len(outputs)}", value.shape, response, expected))
                 break
-            values[node] = _value(network, node, values, first, layout, space)
+            values[node] = response_of(network, node, values, first, layout, space)
             if node.op == "call_module":
                 module = network.get_submodule(str(node.target))
                 kind = describe(values[node], space).kind
@@ -78,9 +78,10 @@ def _known(leaf: Any, values: dict[fx.Node, Any]) -> Any:
     return values[leaf] if isinstance(leaf, fx.Node) else leaf
 
 
-def _value(
+def response_of(
     network: fx.GraphModule, node: Any, values: dict[fx.Node, Any], first: str, layout: Layout, space: Space
 ) -> Any:
+    """What a node gives, from what those before it gave; raises :class:`Unproved`."""
     recorded = node.meta.get("val")
     if node.op == "placeholder":
         if not isinstance(recorded, Tensor):

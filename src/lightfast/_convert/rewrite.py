@@ -82,7 +82,7 @@ class Rewriter:
     def __init__(
         self,
         network: fx.GraphModule,
-        first: fx.Node,
+        first: fx.Node | None,
         layout: Layout,
         space: Space,
         plain: set[fx.Node],

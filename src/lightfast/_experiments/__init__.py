@@ -36,6 +36,7 @@ __all__ = ["EXPERIMENTS", "experiment"]
 EXPERIMENTS = {
     "recognition": "recognition.experiment:Recognition",
     "imagenet": "recognition.experiment:ImageNet",
+    "finetuning": "recognition.finetuning:FineTuning",
     "illuminant": "illuminant.experiment:Illuminant",
     "inpainting": "inpainting.experiment:Inpainting",
     "spectral": "spectral.experiment:Spectral",

@@ -17,8 +17,6 @@ __all__ = ["check_config", "config_of"]
 def config_of(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a constructor was called with and its defaults, by name; modules are left to the weights.
 
-    Of a module where a name could stand, a network of the user's own, there is the name of its class: `{"own": "Net"}`.
-
     >>> class Point:
     ...     def __init__(self, x: int, *, names: Sequence[str] = ()) -> None: ...
     >>> config_of(Point, (3,), {})
@@ -29,13 +27,8 @@ def config_of(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
     return {name: _plain(bound.arguments[name]) for name in _hints(kind) if name in bound.arguments}
 
 
-def check_config(kind: type, config: Any, network: nn.Module | None = None) -> dict[str, Any]:
+def check_config(kind: type, config: Any) -> dict[str, Any]:
     """The configuration, if the constructor of that kind can be called with it.
-
-    Args:
-        kind: the class.
-        config: names and values, as JSON holds them.
-        network: takes the place of `{"own": ...}` in it.
 
     Raises:
         ValueError: something is missing, unknown, or of the wrong type; the sentence says what.
@@ -50,7 +43,6 @@ def check_config(kind: type, config: Any, network: nn.Module | None = None) -> d
     """
     if not isinstance(config, dict):
         raise ValueError(f"its config must be a table of names and values, but is {_shown(config)}")
-    config = _with_network(config, network)
     hints = _hints(kind)
     defaults = inspect.signature(kind.__init__).parameters
     if missing := [name for name in hints if name not in config and defaults[name].default is inspect.Parameter.empty]:
@@ -63,31 +55,12 @@ def check_config(kind: type, config: Any, network: nn.Module | None = None) -> d
     return config
 
 
-def _with_network(config: dict[str, Any], network: nn.Module | None) -> dict[str, Any]:
-    """The configuration with the user's own network where it is asked for; a sentence if it is missing or too much."""
-    asked = [name for name, value in config.items() if isinstance(value, dict) and list(value) == ["own"]]
-    if not asked and network is not None:
-        raise ValueError("its network is not one of your own, but made by name: leave network= out")
-    if asked and network is None:
-        own = config[asked[0]]["own"]
-        raise ValueError(
-            f"its network is one of your own ({_shown(own)}), of which files hold the weights but not the code: make "
-            "it again, and give it as network=, or to a command as --network package.module:factory"
-        )
-    return {**config, **dict.fromkeys(asked, network)}
-
-
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The type of each argument of a constructor that is no module, or may be something else as well."""
+    """The type of each argument of a constructor that may be something else than a module."""
     hints = get_type_hints(kind.__init__)
     names = [name for name in inspect.signature(kind.__init__).parameters if name in hints]
-    return {name: hints[name] for name in names if not _only_module(hints[name])}
-
-
-def _only_module(hint: Any) -> bool:
-    parts = [part for part in _choices(hint) if part is not NoneType]
-    return all(_is_module(part) for part in parts)
+    return {name: hints[name] for name in names if any(map(_is_written, _choices(hints[name])))}
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -95,8 +68,9 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _is_module(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, nn.Module)
+def _is_written(hint: Any) -> bool:
+    """Whether a value of this type is in a configuration, rather than a module, or none."""
+    return not isinstance(hint, type) or not issubclass(hint, nn.Module | NoneType)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -117,10 +91,10 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _in_words(hint: Any) -> str:
-    # What a file cannot hold is not asked of it.
-    parts = [part for part in _choices(hint) if not _is_module(part)]
-    if len(parts) > 1 or parts != [hint]:
+    parts = [part for part in _choices(hint) if part is NoneType or _is_written(part)]
+    if len(parts) > 1:
         return " or ".join(_in_words(part) for part in parts)
+    hint = parts[0]
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
     if get_origin(hint) is Sequence:
@@ -131,8 +105,6 @@ def _in_words(hint: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Lists and dictionaries as JSON gives them back."""
-    if isinstance(value, nn.Module):
-        return {"own": type(value).__name__}
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from torch import nn
-
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.saving import read_model
 
@@ -20,7 +18,6 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 def load(
     name: str | os.PathLike[str],
     *,
-    network: nn.Module | None = None,
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -35,7 +32,6 @@ def load(
     Args:
         name: of a packaged model; or the folder that `save` or `save_pretrained` wrote, or one of its files where they
             have another name than `model`; or `OWNER/NAME` on the Hub.
-        network: where the pipeline was made with a network of your own, such a network, which gets the weights.
         revision: a branch, tag or commit on the Hub; so are the others as `huggingface_hub` has them.
         token: of the user.
         cache_dir: where downloads are kept.
@@ -49,9 +45,9 @@ def load(
         return read_model(_PACKAGED, name)
     path = Path(name)
     if path.is_dir():
-        return read_model(path, network=network)
+        return read_model(path)
     if path.is_file():
-        return read_model(path.parent, path.stem, network)
+        return read_model(path.parent, path.stem)
     looked = (
         f"{os.fspath(name)!r} is no model: it is not in the package, which has {', '.join(pretrained_names())}; there "
         f"is no folder or file {path.absolute()}; "
@@ -73,7 +69,7 @@ def load(
         )
     except OSError as error:
         raise OSError(f"{looked}and the Hugging Face Hub does not give it: {error}") from error
-    return read_model(folder, network=network)
+    return read_model(folder)
 
 
 def pretrained(name: str) -> Pipeline:

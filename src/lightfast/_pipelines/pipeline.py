@@ -54,12 +54,23 @@ class Pipeline(nn.Module):
         return pipeline
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], network: nn.Module | None = None) -> Self:
-        """The pipeline that a configuration describes, with fresh weights; a sentence if it is of another kind.
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The pipeline that a configuration describes, with fresh weights; a sentence if it is of another kind."""
+        return cls(**check_config(cls, config))
 
-        One whose network is the user's own gets it here.
-        """
-        return cls(**check_config(cls, config, network))
+    @classmethod
+    def from_description(cls, described: Mapping[str, Any]) -> Self:
+        """The pipeline that :meth:`describe` wrote down, with weights that are still to be loaded."""
+        return cls(**(check_config(cls, described.get("config", {})) | cls._parts(described)))
+
+    @classmethod
+    def _parts(cls, described: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the constructor that are modules, from a description."""
+        return {}
+
+    def portable(self) -> Self:
+        """The same pipeline as it is saved: of parts that can be made again without anyone's code."""
+        return self
 
     def train(self, mode: bool = True) -> Self:
         """Torch's; and when training begins, what loading froze wants gradients again."""
@@ -110,7 +121,7 @@ class Pipeline(nn.Module):
 
         With `half`, weights of layers are stored in 16 bits, which :meth:`load` widens.
         """
-        saved = copy.deepcopy(self) if half else self
+        saved = copy.deepcopy(self.portable()) if half else self.portable()
         for parameter in saved.parameters() if half else ():
             if parameter.ndim > 1:
                 parameter.data = parameter.data.half()
@@ -123,7 +134,7 @@ class Pipeline(nn.Module):
 
         Args:
             name: of a packaged model, a folder or file, or `OWNER/NAME` on the Hub.
-            options: `network`, and those of the Hub, as :func:`lightfast.load` has them.
+            options: of the Hub, as :func:`lightfast.load` has them.
         """
         from lightfast._pipelines.load import load
 
@@ -146,7 +157,7 @@ class Pipeline(nn.Module):
         """
         from lightfast._pipelines.hub import HubModel
 
-        HubModel(self).save_pretrained(Path(folder))
+        HubModel(self.portable()).save_pretrained(Path(folder))
         return Path(folder)
 
     def push_to_hub(self, name: str, **options: Any) -> str:
@@ -158,4 +169,4 @@ class Pipeline(nn.Module):
         """
         from lightfast._pipelines.hub import HubModel
 
-        return HubModel(self).push_to_hub(name, **options)
+        return HubModel(self.portable()).push_to_hub(name, **options)

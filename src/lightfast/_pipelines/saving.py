@@ -27,13 +27,10 @@ def write_model(pipeline: Pipeline, folder: Path, name: str = "model") -> None:
     write_json(folder / f"{name}.json", pipeline.describe())
 
 
-def read_model(folder: Path, name: str = "model", network: nn.Module | None = None) -> Pipeline:
-    """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained.
-
-    Where its network is the user's own, `network` is that, and gets the weights.
-    """
+def read_model(folder: Path, name: str = "model") -> Pipeline:
+    """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained."""
     # Pipelines of every kind are known once their modules are.
-    from lightfast._pipelines import classifier, estimator, inpainter, spectral  # noqa: F401
+    from lightfast._pipelines import classifier, estimator, inpainter, network, spectral  # noqa: F401
     from lightfast._pipelines.pipeline import Pipeline
 
     weights, description = folder / f"{name}.safetensors", folder / f"{name}.json"
@@ -55,7 +52,7 @@ def read_model(folder: Path, name: str = "model", network: nn.Module | None = No
             "written by another version, which the model needs"
         )
     try:
-        pipeline = Pipeline.kinds[kind].from_config(about.get("config", {}), network)
+        pipeline = Pipeline.kinds[kind].from_description(about)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{description} does not describe a {kind}: {error}") from None
     pipeline.about = about.get("about", {})
@@ -66,11 +63,12 @@ def read_model(folder: Path, name: str = "model", network: nn.Module | None = No
 def save_weights(module: nn.Module, path: Path) -> None:
     """Write the module's state as safetensors, the whole file or nothing."""
     state: dict[str, Tensor] = {}
+    seen: set[int] = set()
     for key, value in module.state_dict().items():
-        value = value.detach().cpu().contiguous()
-        # A file has no tensors that share memory, as tied weights do: each gets its own copy.
-        shared = any(value.data_ptr() == other.data_ptr() for other in state.values() if value.numel())
-        state[key] = value.clone() if shared else value
+        tensor = value.detach().cpu().contiguous()
+        # The file holds no two names for one memory.
+        state[key] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
     write_whole(path, safetensors.torch.save(state))
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.data.augment import color_jitter, pad_crop, random_erasing, random_flip, random_resized_crop
+from lightfast._pipelines.classifier import scores_in
 from lightfast._pipelines.preparation import Preparation
 from lightfast.nn._group_dropout import GroupDropout
 
@@ -85,7 +86,7 @@ class RecognitionTask:
         if how.jitter:
             strength = 0.8 * how.jitter
             images = color_jitter(images, strength, strength, strength, 0.5 * how.jitter, generator=generator)
-        x = self.prepare.encode(images)
+        x = self.encode(images)
         if how.crop:
             x = pad_crop(x, how.crop, generator=generator)
         if how.flip:
@@ -94,10 +95,14 @@ class RecognitionTask:
             x = random_erasing(x, probability=how.erasing, generator=generator)
         return self.prepare.fill(self._drop_groups(x, generator))
 
+    def encode(self, images: Tensor) -> Tensor:
+        """What is made of sRGB images in [0, 1], (B, 3, H, W), before they are cut and mirrored."""
+        return self.prepare.encode(images)
+
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross entropy, and the share of images that are wrong as `error`, in per cent."""
         x, labels = batch
-        scores = model(x).float()
+        scores = scores_in(model(x)).float()
         loss = F.cross_entropy(scores, labels, label_smoothing=self.augmentation.label_smoothing)
         wrong = (scores.detach().argmax(1) != labels).float().mean()
         return loss, {"error": 100 * wrong}
