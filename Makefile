@@ -21,7 +21,7 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/lightfast reproduce recognition --out demo
-	@echo "Open demo/report.html"
+	@echo "What this was, and what came out of it, for readers who have read nothing else: open demo/report.html"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -40,8 +40,12 @@ slow: $(READY)
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -p no:benchmark -o addopts="--import-mode=importlib --strict-markers -q -ra" -m gpu tests
 
+# The site, into build/site: tables from results/, tutorials executed, and an end at the first thing that is wrong.
 docs: $(READY)
 	$(BIN)/python docs/render.py
+	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --quiet \
+		--doctree-dir build/doctrees docs build/site
+	@echo "Open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -1,8 +1,9 @@
 """Fill the tables of README and docs in from the files under results/, so that no number is ever typed.
 
 A block starts with `<!-- table N of PATH -->` and ends with `<!-- end of table -->`; what is between them becomes the
-N-th table of the Markdown file at PATH, counted from 1. Run `make docs` after results changed; a test sees that it was
-done.
+N-th table of the Markdown file at PATH, counted from 1. A single number is between
+`<!-- cell N of PATH: ROW; COLUMN -->` and `<!-- end of cell -->`. Run `make docs` after results changed; a test sees
+that it was done.
 """
 
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- table (\d+) of (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+CELL = re.compile(r"(<!-- cell (\d+) of (\S+): (.*?); (.*?) -->).*?(<!-- end of cell -->)")
 
 
 def tables(markdown: str) -> list[str]:
@@ -25,12 +28,27 @@ def render(page: str) -> str:
         start, number, path, end = block.groups()
         return f"{start}\n{tables((ROOT / path).read_text(encoding='utf-8'))[int(number) - 1]}\n{end}"
 
-    return BLOCK.sub(fill, page)
+    def fill_cell(block: re.Match[str]) -> str:
+        start, number, path, row, column, end = block.groups()
+        return f"{start}{cell(tables((ROOT / path).read_text(encoding='utf-8'))[int(number) - 1], row, column)}{end}"
+
+    return CELL.sub(fill_cell, BLOCK.sub(fill, page))
+
+
+def cell(table: str, row: str, column: str) -> str:
+    """What a table has in the row that begins with a name, below the head of a column."""
+    head, _, *rows = ([text.strip() for text in line.strip("| ").split("|")] for line in table.strip().splitlines())
+    found = [line for line in rows if line[0] == row]
+    if len(found) != 1 or column not in head:
+        raise ValueError(
+            f"no table with one row {row!r} and a column {column!r}, but {head} and {[r[0] for r in rows]}"
+        )
+    return found[0][head.index(column)]
 
 
 def pages() -> list[Path]:
     """Everything that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> None:

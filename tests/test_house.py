@@ -23,6 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "made with it": (
         "_equivariance",
         "_project",
+        "_notice",
         "_wrap",
         "_fuse",
         "_tracing",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightfast._groups import GroupSpec
+from lightfast._notice import notice_srgb
 from lightfast.fields import FieldSpec, add_field, check_field, field_mean, remove_field
 from lightfast.functional import PoolKind, add_offset, group_pool
 
@@ -34,6 +35,7 @@ class Wrapped(nn.Module):
         self.model, self.offset_groups, self.output = model, offset_groups, output
         self.pool: PoolKind = pool
         self.out_groups, self.dim, self.field = out_groups, dim, field
+        notice_srgb(self)
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.pool == "mean":
@@ -75,7 +77,8 @@ def wrap(
 
     Exact for offsets that are the same over the whole image, with any backbone, pretrained or not, and at no cost. With
     a `field`, also exact for offsets that vary over the image as a plane does, or as any other field of its span:
-    `φ(x)` is then the projection of :func:`lightfast.fields.project_field`.
+    `φ(x)` is then the projection of :func:`lightfast.fields.project_field`. Log RGB is what
+    :func:`lightfast.color.srgb_to_log` gives; a first call with values in [0, 1] alone, as sRGB has, warns.
 
     Args:
         model: `f`, of one map and any further inputs. It is wrapped, not copied.

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 LightKind = Literal["log-gradient", "gradient", "spot", "shadow", "halves"]
+"""The name of a way in which light varies: see :data:`LIGHT_KINDS`."""
 
 LIGHT_KINDS: tuple[LightKind, ...] = get_args(LightKind)
 """Light that varies over the image: gradients in log and in linear light, a spot, a soft shadow, a hard edge."""

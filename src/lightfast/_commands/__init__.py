@@ -11,6 +11,7 @@ from lightfast._commands.balance import balance
 from lightfast._commands.certify import certify
 from lightfast._commands.classify import classify
 from lightfast._commands.convert import convert
+from lightfast._commands.data import data
 from lightfast._commands.evaluate import evaluate
 from lightfast._commands.export import export
 from lightfast._commands.inpaint import inpaint
@@ -47,5 +48,5 @@ def _lightfast(
 app.add_typer(experiments.reproduce, name="reproduce")
 app.add_typer(experiments.train, name="train")
 app.add_typer(bench.app, name="bench")
-for command in (evaluate, classify, balance, inpaint, certify, convert, zoo, export):
+for command in (evaluate, classify, data, balance, inpaint, certify, convert, zoo, export):
     app.command()(command)

@@ -20,6 +20,7 @@ from lightfast._convert.report import Conversion
 from lightfast._convert.rewrite import Options, Rewriter
 from lightfast._convert.widths import change_widths
 from lightfast._groups import GroupSpec, resolve
+from lightfast._notice import notice_srgb
 from lightfast._response import Space
 from lightfast._response.layout import Layout
 from lightfast._tracing import quiet, two_images
@@ -155,6 +156,7 @@ def _certificates(
 def _with_report(model: nn.Module, report: Conversion, certificates: tuple[Certificate, Certificate]) -> nn.Module:
     report.certificate, report.training_certificate = certificates
     model.conversion = report  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    notice_srgb(model)
     return model
 
 

@@ -80,6 +80,9 @@ def pretrained(name: str) -> Pipeline:
     Args:
         name: `illuminant`, a :class:`lightfast.Estimator`; `context-encoder-slim`, a :class:`lightfast.Inpainter`;
             `resnet20-cifar10` or `resnet20-cifar10-original`, a :class:`lightfast.Classifier`.
+
+    >>> pretrained("resnet20-cifar10").classes[3]
+    'cat'
     """
     if name not in pretrained_names():
         raise ValueError(f"there is no pretrained model {name!r}; there are: {', '.join(pretrained_names())}")

@@ -37,6 +37,11 @@ def pull_to_curve(lights: Tensor, spread: Tensor, strength: float = 1.0) -> Tens
 
     Returns:
         (N, 3), of norm 1. If all lights are multiplied by the same color, so are these.
+
+    >>> lights = F.normalize(torch.rand(20, 3) + 0.5)
+    >>> pulled = pull_to_curve(lights, torch.full((20,), 3.0))
+    >>> pulled.shape, bool((pulled - lights).abs().max() > 0)
+    (torch.Size([20, 3]), True)
     """
     if len(lights) < _FEWEST:
         return lights

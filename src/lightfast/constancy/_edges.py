@@ -30,6 +30,10 @@ def max_rgb(linear_images: Tensor, mask: Tensor | None = None, percentile: float
 
     Returns:
         Illuminants (N, 3) of norm 1.
+
+    >>> images = torch.linspace(0, 1, 64).view(8, 8) * torch.tensor([[[[0.4]], [[0.8]], [[0.4]]]])
+    >>> [round(number, 1) for number in max_rgb(images, percentile=100)[0].tolist()]
+    [0.4, 0.8, 0.4]
     """
     if not 0 <= percentile <= 100:
         raise ValueError(f"a percentile lies between 0 and 100, but this is {percentile}")

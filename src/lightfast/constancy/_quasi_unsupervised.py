@@ -91,6 +91,11 @@ class NeutralTask:
         images: sRGB photographs, uint8 (N, 3, H, W).
         saturation: lights are as saturated as this at most.
         flip: mirror half of the images.
+
+    >>> task = NeutralTask(torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8))
+    >>> images, lights = task.batch(torch.arange(2), torch.Generator().manual_seed(0))
+    >>> images.shape, lights.shape
+    (torch.Size([2, 3, 16, 16]), torch.Size([2, 3]))
     """
 
     def __init__(self, images: Tensor, saturation: float = 0.9, flip: bool = True) -> None:

@@ -22,35 +22,67 @@ class ReLU(Adapted, nn.ReLU):
 
 
 class LeakyReLU(Adapted, nn.LeakyReLU):
-    """`leaky_relu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`leaky_relu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> LeakyReLU(0.5, offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[2.0000, 2.5000, 6.0000]])
+    """
 
 
 class PReLU(Adapted, nn.PReLU):
-    """`prelu(x - G φ(x)) + G φ(x)`, with a learned slope, shared or one per feature. Shapes: (N, m, ...), unchanged."""
+    """`prelu(x - G φ(x)) + G φ(x)`, with a learned slope, shared or one per feature. Shapes: (N, m, ...), unchanged.
+
+    >>> PReLU(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]])).detach()
+    tensor([[2.5000, 2.7500, 6.0000]])
+    """
 
 
 class ELU(Adapted, nn.ELU):
-    """`elu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`elu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> ELU(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[2.1353, 2.3679, 6.0000]])
+    """
 
 
 class GELU(Adapted, nn.GELU):
-    """`gelu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`gelu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> GELU(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[2.9545, 2.8413, 5.9959]])
+    """
 
 
 class SiLU(Adapted, nn.SiLU):
-    """`silu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`silu(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> SiLU(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[2.7616, 2.7311, 5.8577]])
+    """
 
 
 class Tanh(Adapted, nn.Tanh):
-    """`tanh(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`tanh(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> Tanh(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[2.0360, 2.2384, 3.9951]])
+    """
 
 
 class Sigmoid(Adapted, nn.Sigmoid):
-    """`sigmoid(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`sigmoid(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> Sigmoid(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[3.1192, 3.2689, 3.9526]])
+    """
 
 
 class Hardswish(Adapted, nn.Hardswish):
-    """`hardswish(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged."""
+    """`hardswish(x - G φ(x)) + G φ(x)`. Shapes: any map, unchanged.
+
+    >>> Hardswish(offset_groups=1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[2.6667, 2.6667, 6.0000]])
+    """
 
 
 class Maxout(nn.Module):

@@ -25,6 +25,13 @@ class Residual(nn.Module):
         dim: the features' axis.
 
     Shapes: those of `f`.
+
+    >>> import torch
+    >>> from lightfast import equivariance_error
+    >>> from lightfast.nn import Conv2d
+    >>> block = Residual(Conv2d(6, 6, 3, padding=1))
+    >>> equivariance_error(block, torch.randn(2, 6, 8, 8)) < 1e-12
+    True
     """
 
     def __init__(

@@ -112,18 +112,33 @@ class _Conv(Constrained):
 
 
 class Conv1d(_Conv, nn.Conv1d):
-    __doc__ = _Conv.__doc__
+    __doc__ = f"""{_Conv.__doc__}
+    >>> from lightfast import equivariance_error
+    >>> layer = Conv1d(3, 6, 3, padding=1)
+    >>> equivariance_error(layer, torch.randn(2, 3, 8), out_groups=3) < 1e-12
+    True
+    """
     _positions = 1
     _convolve = staticmethod(F.conv1d)
 
 
 class Conv2d(_Conv, nn.Conv2d):
-    __doc__ = _Conv.__doc__
+    __doc__ = f"""{_Conv.__doc__}
+    >>> from lightfast import equivariance_error
+    >>> layer = Conv2d(3, 6, 3, padding=1)
+    >>> equivariance_error(layer, torch.randn(2, 3, 8, 8), out_groups=3) < 1e-12
+    True
+    """
     _positions = 2
     _convolve = staticmethod(F.conv2d)
 
 
 class Conv3d(_Conv, nn.Conv3d):
-    __doc__ = _Conv.__doc__
+    __doc__ = f"""{_Conv.__doc__}
+    >>> from lightfast import equivariance_error
+    >>> layer = Conv3d(3, 6, 3, padding=1)
+    >>> equivariance_error(layer, torch.randn(2, 3, 4, 4, 4), out_groups=3) < 1e-12
+    True
+    """
     _positions = 3
     _convolve = staticmethod(F.conv3d)

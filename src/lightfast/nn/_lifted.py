@@ -33,6 +33,11 @@ class LiftedMap(NamedTuple):
     `o` is None where nobody will ask for it: in a network whose output is invariant. After its first `features`
     channels, if that is not None, `z` has idle ones, all zero, which the hardware is faster with. With a `field` other
     than 0, `o` (N, g, K) has the coefficients of its functions, of which the first is the constant 1.
+
+    >>> import torch
+    >>> lifted = Lift(1)(torch.tensor([[1.0, 2.0, 6.0]]))
+    >>> lifted.map, lifted.offset
+    (tensor([[-2., -1.,  3.]]), tensor([[3.]]))
     """
 
     map: Tensor
@@ -70,6 +75,10 @@ class Lift(nn.Module):
         field: offsets that are followed: 0 for those that are the same everywhere, 1 for planes, 2 for quadratics, or a
             basis whose first function is the constant 1. `φ(x)` is then the projection `P(x)`, and `z` does not answer
             to any field of the span.
+
+    >>> import torch
+    >>> Lift(3)(torch.tensor([[1.0, 2.0, 6.0]])).offset
+    tensor([[1., 2., 6.]])
     """
 
     def __init__(self, offset_groups: int = 3, keep_offset: bool = True, field: FieldSpec = 0) -> None:
@@ -120,6 +129,14 @@ class ConvNormAct2d(nn.Module):
     `share_moments`, where processes train together, averages a tensor over them; batch statistics are then of all.
 
     Shapes: (N, m, H, W) to (N, n, H, W).
+
+    >>> import torch
+    >>> from lightfast import equivariance_error
+    >>> unit = ConvNormAct2d(3, 6, 3, padding=1, offset_groups=3)
+    >>> network = lambda x: lower(unit(Lift(3)(x)))
+    >>> _ = unit.double()
+    >>> equivariance_error(network, torch.randn(2, 3, 8, 8)) < 1e-12
+    True
     """
 
     conv: Any
@@ -171,6 +188,11 @@ class ConvTransposeNormAct2d(ConvNormAct2d):
     Args as for `ConvNormAct2d`, with `kernel_size` a multiple of `stride`.
 
     Shapes: (N, m, H, W) to (N, n, H', W').
+
+    >>> import torch
+    >>> unit = ConvTransposeNormAct2d(3, 6, 4, stride=2, padding=1)
+    >>> lower(unit(Lift(3)(torch.randn(2, 3, 8, 8)))).shape
+    torch.Size([2, 6, 16, 16])
     """
 
     _constrained = ConvTranspose2d
@@ -191,6 +213,11 @@ class SqueezeNormAct(ConvNormAct2d):
         constrained: whether the weight meets the constraint.
 
     Shapes: (N, m, k, k) to (N, n, 1, 1).
+
+    >>> import torch
+    >>> unit = SqueezeNormAct(3, 6, 4)
+    >>> lower(unit(Lift(3)(torch.randn(2, 3, 4, 4)))).shape
+    torch.Size([2, 6, 1, 1])
     """
 
     def __init__(

@@ -38,15 +38,27 @@ class _AvgPool(nn.Module):
 
 
 class AvgPool1d(_AvgPool, nn.AvgPool1d):
-    """Average pooling, with torch's arguments; refuses zero-counted padding. Shapes: (N, m, L)."""
+    """Average pooling, with torch's arguments; refuses zero-counted padding. Shapes: (N, m, L).
+
+    >>> AvgPool1d(2)(torch.tensor([[[1.0, 3.0, 5.0, 9.0]]]))
+    tensor([[[2., 7.]]])
+    """
 
 
 class AvgPool2d(_AvgPool, nn.AvgPool2d):
-    """Average pooling, with torch's arguments; refuses zero-counted padding and divisors. Shapes: (N, m, H, W)."""
+    """Average pooling, with torch's arguments; refuses zero-counted padding and divisors. Shapes: (N, m, H, W).
+
+    >>> AvgPool2d(2)(torch.tensor([[[[1.0, 3.0], [5.0, 9.0]]]]))
+    tensor([[[[4.5000]]]])
+    """
 
 
 class AvgPool3d(_AvgPool, nn.AvgPool3d):
-    """Average pooling, with torch's arguments; refuses zero-counted padding and divisors. Shapes: (N, m, D, H, W)."""
+    """Average pooling, with torch's arguments; refuses zero-counted padding and divisors. Shapes: (N, m, D, H, W).
+
+    >>> AvgPool3d(2)(torch.rand(1, 3, 4, 4, 4)).shape
+    torch.Size([1, 3, 2, 2, 2])
+    """
 
 
 class PixelShuffle(nn.PixelShuffle):
@@ -58,6 +70,10 @@ class PixelShuffle(nn.PixelShuffle):
     Args:
         upscale_factor: `r`.
         offset_groups: the assignment of the input; the output's is `out_groups(n r²)`.
+
+    >>> layer = PixelShuffle(2)
+    >>> layer(torch.rand(1, 12, 4, 4)).shape, layer.out_groups(12)
+    (torch.Size([1, 3, 8, 8]), Groups([0, 1, 2]))
     """
 
     def __init__(self, upscale_factor: int, offset_groups: GroupSpec = 3) -> None:

@@ -135,18 +135,36 @@ class _ConvTranspose(Constrained):
 
 
 class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
-    __doc__ = _ConvTranspose.__doc__
+    __doc__ = f"""{_ConvTranspose.__doc__}
+    >>> import torch
+    >>> from lightfast import equivariance_error
+    >>> layer = ConvTranspose1d(3, 6, 4, stride=2, padding=1)
+    >>> equivariance_error(layer, torch.randn(2, 3, 5), out_groups=3) < 1e-12
+    True
+    """
     _positions = 1
     _convolve = staticmethod(F.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
-    __doc__ = _ConvTranspose.__doc__
+    __doc__ = f"""{_ConvTranspose.__doc__}
+    >>> import torch
+    >>> from lightfast import equivariance_error
+    >>> layer = ConvTranspose2d(3, 6, 4, stride=2, padding=1)
+    >>> equivariance_error(layer, torch.randn(2, 3, 5, 5), out_groups=3) < 1e-12
+    True
+    """
     _positions = 2
     _convolve = staticmethod(F.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
-    __doc__ = _ConvTranspose.__doc__
+    __doc__ = f"""{_ConvTranspose.__doc__}
+    >>> import torch
+    >>> from lightfast import equivariance_error
+    >>> layer = ConvTranspose3d(3, 6, 4, stride=2, padding=1)
+    >>> equivariance_error(layer, torch.randn(2, 3, 3, 3, 3), out_groups=3) < 1e-12
+    True
+    """
     _positions = 3
     _convolve = staticmethod(F.conv_transpose3d)

@@ -1,0 +1,1 @@
+"""What this site needs beyond Sphinx: tutorials that are executed, records that become tables, a whole reference."""
