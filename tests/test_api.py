@@ -16,7 +16,7 @@ import lightfast as lf
 PUBLIC = {
     "lightfast": """
         Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter LightMap Photo
-        assert_equivariant attach_projection balance center_mask certify color constancy convert
+        assert_equivariant attach_projection balance balance_series center_mask certify color constancy convert
         equivariance_error export fields fill functional fuse light load metrics models nn pretrained project_
         wrap
     """,
@@ -61,6 +61,9 @@ SIGNATURES = {
     "balance": (
         "(picture, estimator='illuminant', *, strength=1.0, linear=False, prior='auto', temperature=None, tint=None, "
         "pick=None, reference=None, mixed=False)"
+    ),
+    "balance_series": (
+        "(pictures, estimator='illuminant', *, strength=1.0, linear=False, prior='auto', times=None)"
     ),
     "center_mask": "(overlap=7)",
     "certify": (

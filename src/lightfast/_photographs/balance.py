@@ -33,7 +33,7 @@ __all__ = [
     "cast_angle",
     "check_choice",
     "choose_estimator",
-    "estimate_light",
+    "find_light",
     "photo_gains",
     "with_prior",
 ]
@@ -146,12 +146,11 @@ def balance(
         found = _of_spot(photo, pick)
     else:
         estimator = estimator if callable(estimator) else choose_estimator(estimator)
-        estimated, spread = estimate_light(estimator, reduced)
-        found = Found(estimated, estimated, spread)
+        found = find_light(photo, estimator, reduced)
         if reference is not None:
             found = _like_reference(photo, found, reference, estimator)
         elif prior == "auto":
-            found = with_prior(photo, found)
+            found = with_prior(found, photo.rendered)
         if mixed:
             return apply_light(photo, found, strength, back, reduced, estimator)
     return apply_light(photo, found, strength, back, reduced)
@@ -223,22 +222,26 @@ def apply_light(
     )
 
 
-def estimate_light(estimator: Estimate, reduced: np.ndarray) -> tuple[Tensor, float | None]:
-    """The light (3,) of linear values (3, h, w), of norm 1, float64, and the error to expect of it, if it is known."""
+def find_light(photo: Photo | RawPhoto, estimator: Estimate, reduced: np.ndarray | None = None) -> Found:
+    """The light of a photograph as it is estimated, and the error to expect of it, if the estimator says that."""
+    reduced = _reduced(photo) if reduced is None else reduced
     if not reduced.any():
         # All black or clipped: nothing tells the light.
-        return torch.tensor(NEUTRAL, dtype=torch.float64), None
-    images = torch.from_numpy(reduced)[None]
+        white = F.normalize(torch.from_numpy(photo.white), dim=0)
+        return Found(white, white)
+    images, spread = torch.from_numpy(reduced)[None], None
     with torch.no_grad():
         if isinstance(estimator, Estimator) and estimator.says_spread:
             light, spread = estimator.confident(images)
-            return light[0].double(), float(spread)
-        return estimator(images)[0].double(), None
+            spread = float(spread)
+        else:
+            light = estimator(images)
+    return Found(light[0].double(), light[0].double(), spread)
 
 
-def with_prior(photo: Photo | RawPhoto, found: Found) -> Found:
+def with_prior(found: Found, rendered: bool) -> Found:
     """The same, if a camera may have balanced the photograph already: then less is to be taken away."""
-    if isinstance(photo, RawPhoto) or photo.linear:
+    if not rendered:
         return found
     return Found(likely_light(found.estimated), found.estimated, found.spread, found.how)
 
@@ -263,7 +266,7 @@ def _of_spot(photo: Photo | RawPhoto, pick: Sequence[float]) -> Found:
 def _like_reference(photo: Photo | RawPhoto, found: Found, reference: Any, estimator: Estimate) -> Found:
     other = as_photo(reference)[0]
     # What is left of the light in the reference, as it is seen, and what that is in this photograph's own numbers.
-    left = other.to_srgb @ (estimate_light(estimator, _reduced(other))[0].numpy() / other.white)
+    left = other.to_srgb @ (find_light(other, estimator).estimated.numpy() / other.white)
     own = np.linalg.solve(photo.to_srgb, left)
     light = found.estimated / torch.from_numpy(own).clamp(min=1e-4)
     return Found(F.normalize(light, dim=0), found.estimated, found.spread, "as the reference")

@@ -72,6 +72,11 @@ class Photo:
         return replace(photo, pixels=_eight_bits(photo.pixels), alpha=alpha, kept=kept | {"quality": 95})
 
     @property
+    def rendered(self) -> bool:
+        """Whether a camera has balanced it already, as far as one can tell."""
+        return not self.linear
+
+    @property
     def curve(self) -> Curve:
         """From the values of the pixels to linear light."""
         return LINEAR if self.linear else space_of(self.kept.get("icc_profile")).curve

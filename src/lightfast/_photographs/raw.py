@@ -39,7 +39,7 @@ class RawPhoto:
 
     kind = "TIFF"
 
-    orientation, note = 1, ""
+    orientation, note, rendered = 1, "", False
 
     def __init__(self, path: Path, content: bytes) -> None:
         self.path, self._content, self._rawpy = path, content, needed("rawpy", "raw")
@@ -88,7 +88,7 @@ class RawPhoto:
     def balanced(self, gains: np.ndarray) -> Photo:
         """Developed to sRGB with these gains as its white balance; 16 bits."""
         pixels = self._develop(list(gains), self._rawpy.ColorSpace.sRGB, (2.4, 12.92))
-        return Photo(pixels, self.kind, kept=self._kept())
+        return Photo(pixels, self.kind, kept=self.kept)
 
     def upright(self, side: int | None = None) -> Any:
         """As :meth:`Photo.upright`, in daylight balance."""
@@ -107,7 +107,8 @@ class RawPhoto:
     def _unreadable(self, error: Exception) -> PhotoError:
         return PhotoError(f"{self.path} cannot be read as a camera raw file ({error})")
 
-    def _kept(self) -> dict[str, Any]:
+    @cached_property
+    def kept(self) -> dict[str, Any]:
         """EXIF data of the file, or of the preview inside; developing has turned it upright, and to sRGB."""
         from PIL import ExifTags, Image, ImageCms
 
