@@ -62,9 +62,7 @@ SIGNATURES = {
         "(picture, estimator='illuminant', *, strength=1.0, linear=False, prior='auto', temperature=None, tint=None, "
         "pick=None, reference=None, mixed=False)"
     ),
-    "balance_series": (
-        "(pictures, estimator='illuminant', *, strength=1.0, linear=False, prior='auto', times=None)"
-    ),
+    "balance_series": ("(pictures, estimator='illuminant', *, strength=1.0, linear=False, prior='auto', times=None)"),
     "center_mask": "(overlap=7)",
     "certify": (
         "(model, example_inputs, offset_groups=3, *, kwargs=None, dim=1, out_groups=None, tolerance=1e-09, field=0)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +33,9 @@ __all__ = [
     "cast_angle",
     "check_choice",
     "choose_estimator",
+    "choose_light",
     "find_light",
+    "part_of_light",
     "photo_gains",
     "with_prior",
 ]
@@ -139,21 +141,35 @@ def balance(
     """
     check_choice(strength, prior, temperature, tint, pick, reference, mixed)
     photo, back = as_photo(picture, linear)
-    reduced = _reduced(photo)
+    given = temperature is not None or tint is not None or pick is not None
+    # What is given needs no estimator.
+    estimate = estimator if callable(estimator) else _unasked if given else choose_estimator(estimator)
+    found = choose_light(
+        photo, estimate, prior=prior, temperature=temperature, tint=tint, pick=pick, reference=reference
+    )
+    balanced = apply_light(photo, found, strength, estimate if mixed else None)
+    return replace(balanced, picture=back(balanced.picture))
+
+
+def choose_light(
+    photo: Photo | RawPhoto,
+    estimator: Estimate,
+    *,
+    prior: Prior = "auto",
+    temperature: float | None = None,
+    tint: float | None = None,
+    pick: Sequence[float] | None = None,
+    reference: Any = None,
+) -> Found:
+    """The light of a photograph, by whichever of the ways of :func:`balance` is asked for."""
     if temperature is not None or tint is not None:
-        found = _by_hand(photo, temperature, tint)
-    elif pick is not None:
-        found = _of_spot(photo, pick)
-    else:
-        estimator = estimator if callable(estimator) else choose_estimator(estimator)
-        found = find_light(photo, estimator, reduced)
-        if reference is not None:
-            found = _like_reference(photo, found, reference, estimator)
-        elif prior == "auto":
-            found = with_prior(found, photo.rendered)
-        if mixed:
-            return apply_light(photo, found, strength, back, reduced, estimator)
-    return apply_light(photo, found, strength, back, reduced)
+        return _by_hand(photo, temperature, tint)
+    if pick is not None:
+        return _of_spot(photo, pick)
+    found = find_light(photo, estimator)
+    if reference is not None:
+        return _like_reference(photo, found, reference, estimator)
+    return with_prior(found, photo.rendered) if prior == "auto" else found
 
 
 def check_choice(
@@ -193,38 +209,52 @@ def apply_light(
     photo: Photo | RawPhoto,
     found: Found,
     strength: float = 1.0,
-    back: Callable[[Photo], Any] = lambda photo: photo,
-    reduced: np.ndarray | None = None,
     estimator: Estimate | None = None,
+    write: bool = True,
 ) -> Balanced:
-    """The photograph without a light; with an estimator, also without the differences of light over it."""
-    reduced = _reduced(photo) if reduced is None else reduced
-    gains = photo_gains(found.light, reduced, strength, photo.white, photo.to_xyz[1])
-    picture = photo.balanced(gains)
-    temperature, tint = temperature_of_light(found.light, torch.from_numpy(photo.to_xyz))
+    """The photograph without a light.
+
+    Args:
+        photo: the photograph.
+        found: the light.
+        strength: see :func:`balance`.
+        estimator: if there is one, differences of light over the picture are taken away, too.
+        write: whether a picture is wanted; else it is None.
+    """
+    gains = photo_gains(found.light, _reduced(photo), strength, photo.white, photo.to_xyz[1])
+    picture = photo.balanced(gains) if write or estimator is not None else None
+    temperature, tint = part_of_light(photo, found, 1.0)
     away = cast_angle((found.light / torch.from_numpy(photo.white)).tolist())
     change = f"changed by {away:.1f}°" if away * strength >= _UNSEEN else "left as it was"
     done = ": ".join(part for part in (found.how, change if found.how != _SPOT else "") if part)
-    if estimator is not None:
+    if estimator is not None and picture is not None:
         differences = strength * light_differences(estimator, picture.reduced())
         picture = picture.balanced(np.ones(3), differences)
         most = math.degrees(float(np.abs(differences).max())) / math.sqrt(3)
         done = f"{done}; light that differs by up to {most:.1f}° over the picture taken away"
     return Balanced(
-        back(picture),
+        picture if write else None,
         tuple(found.light.tolist()),
         tuple(gains.tolist()),
         tuple(found.estimated.tolist()),
-        float(temperature),
-        float(tint),
+        temperature,
+        tint,
         found.spread,
         done,
     )
 
 
-def find_light(photo: Photo | RawPhoto, estimator: Estimate, reduced: np.ndarray | None = None) -> Found:
+def part_of_light(photo: Photo | RawPhoto, found: Found, strength: float) -> tuple[float, float]:
+    """Temperature and tint of the light that is taken away with a strength, between the photograph's white and all."""
+    white = torch.from_numpy(photo.white)
+    light = white * (found.light / white) ** strength
+    temperature, tint = temperature_of_light(light, torch.from_numpy(photo.to_xyz))
+    return float(temperature), float(tint)
+
+
+def find_light(photo: Photo | RawPhoto, estimator: Estimate) -> Found:
     """The light of a photograph as it is estimated, and the error to expect of it, if the estimator says that."""
-    reduced = _reduced(photo) if reduced is None else reduced
+    reduced = _reduced(photo)
     if not reduced.any():
         # All black or clipped: nothing tells the light.
         white = F.normalize(torch.from_numpy(photo.white), dim=0)
@@ -244,6 +274,10 @@ def with_prior(found: Found, rendered: bool) -> Found:
     if not rendered:
         return found
     return Found(likely_light(found.estimated), found.estimated, found.spread, found.how)
+
+
+def _unasked(images: Tensor) -> Tensor:
+    raise AssertionError("nothing is to be estimated where the light is given")
 
 
 def _by_hand(photo: Photo | RawPhoto, temperature: float | None, tint: float | None) -> Found:
@@ -273,10 +307,9 @@ def _like_reference(photo: Photo | RawPhoto, found: Found, reference: Any, estim
 
 
 def _reduced(photo: Photo | RawPhoto) -> np.ndarray:
-    reduced = photo.reduced()
-    if len(reduced) != 3:
+    if len(photo.small) != 3:
         raise PhotoError("a gray picture has no red, green and blue to balance")
-    return reduced
+    return photo.small
 
 
 def cast_angle(light: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,11 @@ class Photo:
         light = np.where(whole, _decoded(blocks, self.curve), 0)
         mean = light.sum((1, 3)) / np.maximum(whole.sum((1, 3)), 1)
         return np.ascontiguousarray(mean.transpose(2, 0, 1), dtype=np.float32)
+
+    @cached_property
+    def small(self) -> np.ndarray:
+        """:meth:`reduced`, for estimates; kept, since several steps ask for it."""
+        return self.reduced()
 
     def spot(self, x: float, y: float, radius: float | None = None) -> np.ndarray:
         """The mean linear light (3,) about a place in the upright picture, without what is clipped.

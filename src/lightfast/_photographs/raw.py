@@ -76,6 +76,11 @@ class RawPhoto:
         """As :meth:`Photo.reduced`, in camera RGB."""
         return self._half_size.reduced(side)
 
+    @cached_property
+    def small(self) -> np.ndarray:
+        """:meth:`reduced`, for estimates; kept, since several steps ask for it."""
+        return self.reduced()
+
     def spot(self, x: float, y: float, radius: float | None = None) -> np.ndarray:
         """As :meth:`Photo.spot`, in camera RGB; pixels are those of the developed picture."""
         return self._half_size.spot(x / 2, y / 2, None if radius is None else radius / 2)

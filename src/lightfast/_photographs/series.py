@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -65,8 +65,8 @@ def balance_series(
     """Photographs that were taken together, without the color of the light that they share.
 
     Those of one camera have one light, or one that changes slowly where that foretells them better: see
-    :func:`series_lights`. This holds for raw files, and for pictures of a camera whose white balance was fixed; a camera
-    that balances every picture anew undoes what they share.
+    :func:`series_lights`. This holds for raw files, and for pictures of a camera whose white balance was fixed; where a
+    camera balances every picture anew, they do not share a light.
 
     Args:
         pictures: each of any kind that :func:`lightfast.balance` takes; files are read twice instead of kept.
@@ -85,11 +85,12 @@ def balance_series(
     estimate = estimator if callable(estimator) else choose_estimator(estimator)
     shots = [shot_of(as_photo(picture, linear)[0], estimate) for picture in pictures]
     if times is not None:
-        shots = [Shot(shot.found, shot.rendered, shot.camera, time) for shot, time in zip(shots, times, strict=True)]
+        shots = [replace(shot, time=time) for shot, time in zip(shots, times, strict=True)]
     balanced = []
     for picture, found in zip(pictures, join_lights(shots, prior), strict=True):
         photo, back = as_photo(picture, linear)
-        balanced.append(apply_light(photo, found, strength, back))
+        one = apply_light(photo, found, strength)
+        balanced.append(replace(one, picture=back(one.picture)))
     return balanced
 
 
@@ -120,10 +121,10 @@ def series_lights(lights: Tensor, times: Tensor | None = None) -> tuple[Tensor, 
     """One light, or a smooth curve of them in time, through estimates of which some are far off.
 
     In log RGB less its mean, `x_i` at the time `t_i`, the curve minimizes
-    `Σ w_i |x_i - c_i|² / s² + Σ |c_i+1 - c_i|² / (κ (t_i+1 - t_i))`: a random walk of variance `κ` per second, seen with
-    errors of variance `s²`. With Cauchy's weights `w_i = 1 / (1 + |x_i - c_i|² / 4 s²)` and `s` from the median of what
-    is left, strangers do not count. `κ` is 0, one light for all, unless a larger one of a few foretells photographs that
-    are left out better by a tenth. If all photographs are relit alike, so is the curve.
+    `Σ w_i |x_i - c_i|² / s² + Σ |c_i+1 - c_i|² / (κ (t_i+1 - t_i))`: a random walk of variance `κ` per second, seen
+    with errors of variance `s²`. With Cauchy's weights `w_i = 1 / (1 + |x_i - c_i|² / 4 s²)` and `s` from the median of
+    what is left, strangers do not count. `κ` is 0, one light for all, unless a larger one of a few foretells
+    photographs that are left out better by a tenth. If all photographs are relit alike, so is the curve.
 
     Args:
         lights: (N, 3), of norm 1.
@@ -211,7 +212,7 @@ def _taken(photo: Photo | RawPhoto) -> tuple[str, float | None]:
     written = str(inner.get(ExifTags.Base.DateTimeOriginal) or exif.get(ExifTags.Base.DateTime)).strip("\0 ")
     fraction = str(inner.get(ExifTags.Base.SubsecTimeOriginal, "0")).strip("\0 ")
     try:
-        moment = datetime.strptime(written, "%Y:%m:%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        moment = datetime.strptime(written, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return camera.strip(), None
     return camera.strip(), moment.timestamp() + float(f"0.{fraction if fraction.isdigit() else 0}")
