@@ -169,7 +169,7 @@ def choose_light(
     found = find_light(photo, estimator)
     if reference is not None:
         return _like_reference(photo, found, reference, estimator)
-    return with_prior(found, photo.rendered) if prior == "auto" else found
+    return with_prior(found, photo) if prior == "auto" else found
 
 
 def check_choice(
@@ -269,11 +269,12 @@ def find_light(photo: Photo | RawPhoto, estimator: Estimate) -> Found:
     return Found(light[0].double(), light[0].double(), spread)
 
 
-def with_prior(found: Found, rendered: bool) -> Found:
-    """The same, if a camera may have balanced the photograph already: then less is to be taken away."""
-    if not rendered:
+def with_prior(found: Found, photo: Photo | RawPhoto) -> Found:
+    """The same, if a camera may have balanced the photograph already: then mostly little is to be taken away."""
+    if not photo.rendered or not photo.small.any():
         return found
-    return Found(likely_light(found.estimated), found.estimated, found.spread, found.how)
+    light, spread = likely_light(found.estimated, torch.from_numpy(photo.small)[None])
+    return replace(found, light=light, spread=spread if found.spread is None else found.spread)
 
 
 def _unasked(images: Tensor) -> Tensor:

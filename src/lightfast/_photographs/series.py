@@ -20,8 +20,7 @@ from lightfast._photographs.balance import (
     apply_light,
     check_choice,
     choose_estimator,
-    find_light,
-    with_prior,
+    choose_light,
 )
 from lightfast._photographs.photo import Photo
 from lightfast._photographs.pictures import as_photo
@@ -42,13 +41,11 @@ class Shot:
 
     Attributes:
         found: its light, from it alone.
-        rendered: whether a camera may have balanced it already.
         camera: its maker and model, as EXIF data has them; empty if they are unknown.
         time: when it was taken, in seconds; None if that is unknown.
     """
 
     found: Found
-    rendered: bool
     camera: str = ""
     time: float | None = None
 
@@ -73,7 +70,7 @@ def balance_series(
         estimator: as for :func:`lightfast.balance`.
         strength: likewise.
         linear: likewise.
-        prior: likewise, for what was estimated together.
+        prior: likewise, for each before they are joined.
         times: when each was taken, in seconds; by default as EXIF data says, if it does.
 
     Returns:
@@ -83,23 +80,23 @@ def balance_series(
     if times is not None and len(times) != len(pictures):
         raise ValueError(f"there are {len(pictures)} pictures, but {len(times)} times: give one for each")
     estimate = estimator if callable(estimator) else choose_estimator(estimator)
-    shots = [shot_of(as_photo(picture, linear)[0], estimate) for picture in pictures]
+    shots = [shot_of(as_photo(picture, linear)[0], estimate, prior) for picture in pictures]
     if times is not None:
         shots = [replace(shot, time=time) for shot, time in zip(shots, times, strict=True)]
     balanced = []
-    for picture, found in zip(pictures, join_lights(shots, prior), strict=True):
+    for picture, found in zip(pictures, join_lights(shots), strict=True):
         photo, back = as_photo(picture, linear)
         one = apply_light(photo, found, strength)
         balanced.append(replace(one, picture=back(one.picture)))
     return balanced
 
 
-def shot_of(photo: Photo | RawPhoto, estimator: Callable[[Tensor], Tensor]) -> Shot:
+def shot_of(photo: Photo | RawPhoto, estimator: Callable[[Tensor], Tensor], prior: Prior = "auto") -> Shot:
     """What a series needs to know of a photograph."""
-    return Shot(find_light(photo, estimator), photo.rendered, *_taken(photo))
+    return Shot(choose_light(photo, estimator, prior=prior), *_taken(photo))
 
 
-def join_lights(shots: Sequence[Shot], prior: Prior = "auto") -> list[Found]:
+def join_lights(shots: Sequence[Shot]) -> list[Found]:
     """The light of each photograph, now that the others are known, camera by camera."""
     founds = [shot.found for shot in shots]
     for camera in dict.fromkeys(shot.camera for shot in shots):
@@ -107,13 +104,12 @@ def join_lights(shots: Sequence[Shot], prior: Prior = "auto") -> list[Found]:
         times = [shots[place].time for place in places]
         known = [time for time in times if time is not None]
         lights, changes = series_lights(
-            torch.stack([founds[place].estimated for place in places]),
+            torch.stack([founds[place].light for place in places]),
             torch.tensor(known, dtype=torch.float64) if len(known) == len(times) else None,
         )
         how = f"{'a light that changes slowly' if changes else 'one light'} for {len(places)} photographs"
         for place, light in zip(places, lights, strict=True):
-            joint = Found(light, light, founds[place].spread, how)
-            founds[place] = with_prior(joint, shots[place].rendered) if prior == "auto" else joint
+            founds[place] = replace(founds[place], light=light, how=how)
     return founds
 
 

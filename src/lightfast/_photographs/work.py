@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lightfast._photographs.balance import choose_estimator
+from lightfast._photographs.balance import Prior, choose_estimator
 from lightfast._photographs.files import read_photo
 from lightfast._photographs.folder import BalancedFile, balance_file
 from lightfast._photographs.series import Shot, shot_of
@@ -29,6 +29,6 @@ def balance_one(source: Path, target: Path, estimator: str, options: dict[str, A
     return balance_file(source, target, _estimator(estimator), **options)
 
 
-def look_at_one(source: Path, estimator: str) -> Shot:
+def look_at_one(source: Path, estimator: str, prior: Prior) -> Shot:
     """What a series needs to know of a photograph."""
-    return shot_of(read_photo(source), _estimator(estimator))
+    return shot_of(read_photo(source), _estimator(estimator), prior)
