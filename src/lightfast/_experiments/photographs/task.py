@@ -14,7 +14,7 @@ from lightfast._photographs.cast import CastReader, log_chroma
 
 __all__ = ["CastTask", "fit_reader", "held_out", "rendered_pool"]
 
-_GROUP = 12
+_GROUP = 16
 # Degrees: up to where a picture counts as right, and the casts of those that are not.
 _RIGHT, _WRONG = 2.0, (2.5, 24.5)
 _FIFTH = 5
@@ -45,7 +45,7 @@ def rendered_pool(scenes: LitScenes, rounds: int, generator: torch.Generator) ->
                 images = _part(images, 0.5 + 0.5 * uniform(), uniform(), uniform())
             right = uniform() < 0.5
             cast = (_RIGHT * max(0.0, uniform() - 0.5)) if right else _WRONG[0] + uniform() * (_WRONG[1] - _WRONG[0])
-            renders = render(images, some.illuminants, cast, generator)
+            renders = render(images, some.illuminants, cast, generator, right=False)
             parts["linear"].append(F.interpolate(linear_of(renders.pictures), (64, 64), mode="area").half())
             parts["chroma"].append(log_chroma(renders.gray).float())
             parts["wrong"].append(torch.full((len(places),), not right))
