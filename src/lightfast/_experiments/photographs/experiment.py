@@ -128,7 +128,8 @@ class Photographs(Study):
 
     def run(self) -> list[Record]:
         """Measure what is not measured yet."""
-        keep_settings(self.out, self.settings(), write=self.main)
+        # How the prior is trained is no setting of what is measured.
+        keep_settings(self.out, self.about_data(), write=self.main)
         records = self.finished()
         for run in self.runs():
             if run in records:
