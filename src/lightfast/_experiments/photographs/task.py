@@ -93,7 +93,7 @@ class CastTask:
         weight = wrong.float()
         unlikely = (weight * (apart / log_spread.exp() + 2 * log_spread)).sum() / weight.sum().clamp(min=1)
         told = F.binary_cross_entropy_with_logits(answer[:, 3], weight)
-        return 2 * told + unlikely, {"told": told}
+        return 2 * told + unlikely, {"told": told.detach()}
 
 
 @torch.no_grad()
