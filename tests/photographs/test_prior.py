@@ -98,3 +98,15 @@ def test_a_fit_keeps_to_the_share_of_right_pictures_that_may_change():
     fit = fit_reader(reader, draw_scenes(8), estimator, (0.2, 0.1), 4, 10)
     assert fit["right_left"] == pytest.approx(80, abs=6) and reader.doubt[0] < reader.doubt[1]
     assert reader.config["believed"] == reader.believed == fit["believed"]
+
+
+@pytest.mark.slow
+def test_the_command_trains_fits_and_saves(tmp_path, run):
+    from lightfast._pipelines.saving import read_model
+
+    arguments = ["--steps", 4, "--rounds", 1, "--half", "--name", "cast", "--out", tmp_path / "cast", "--device", "cpu"]
+    code, said, err = run("train", "photographs", *arguments)
+    assert code == 0 and "of pictures that are right are left alone" in said, err
+    reader = read_model(tmp_path / "cast", "cast")
+    assert isinstance(reader, CastReader) and reader.about["fit"]["believed"] == reader.believed
+    assert tuple(reader.config["doubt"]) == reader.doubt

@@ -189,11 +189,16 @@ def _series_lights(photos: list[Path], estimator: str, prior: Any, jobs: int, ou
 
     shots: dict[Path, Any] = {}
     shown = _Progress(len(photos), "looked at ")
-    for number, shot in in_processes(look_at_one, [(photo, estimator, prior) for photo in photos], jobs, out):
+    try:
+        for number, shot in in_processes(look_at_one, [(photo, estimator, prior) for photo in photos], jobs, out):
+            shown.clear()
+            if not isinstance(shot, Exception):
+                shots[photos[number]] = shot
+            shown.show(len(shots))
+    except KeyboardInterrupt:
         shown.clear()
-        if not isinstance(shot, Exception):
-            shots[photos[number]] = shot
-        shown.show(len(shots))
+        typer.echo(f"interrupted: {len(shots)} of {len(photos)} photographs are looked at, none is done", err=True)
+        os._exit(130)
     shown.clear()
     in_order = [photo for photo in photos if photo in shots]
     return dict(zip(in_order, join_lights([shots[photo] for photo in in_order]), strict=True))
