@@ -199,7 +199,7 @@ def said_of(result: BalancedFile) -> str:
     found = result.found
     if found is None:
         return "kept as it is"
-    sure = "" if found.spread is None else f" ± {found.spread:.1f}°"
+    sure = "" if found.spread is None else f" (estimate ± {found.spread:.1f}°)"
     note = f"; {result.note}" if result.note else ""
     return f"{found.temperature:.0f} K, tint {found.tint:+.0f}{sure}, {found.done}{note}"
 
