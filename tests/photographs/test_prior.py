@@ -68,6 +68,7 @@ def test_the_packaged_reader_is_small_and_leaves_gray_things_alone():
     gray = np.random.default_rng(0).uniform(0.1, 0.9, (60, 80, 1)).repeat(3, -1)
     found = lf.balance((255 * gray).round().astype(np.uint8), "gray-world")
     assert found.done == "left as it was" and found.spread is not None and found.spread > 0
+    assert (found.picture == (255 * gray).round().astype(np.uint8)).all(), "bit by bit"
     assert 0 <= cast_reader().believed <= 1 and cast_reader().doubt[0] < cast_reader().doubt[1]
 
 

@@ -170,6 +170,9 @@ class Photo:
         gains = np.asarray(gains, dtype=np.float64)
         if differences is not None:
             return replace(self, pixels=self._relit(gains, differences))
+        if np.abs(gains - 1).max() < 1e-9:
+            # Most pictures are right, and this is the longest step.
+            return self
         if self.pixels.dtype.kind == "f":
             light = _decoded(self.pixels, self.curve)
             boost = 1 if self.linear else _boost(light.max(-1, keepdims=True), gains)
