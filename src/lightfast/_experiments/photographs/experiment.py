@@ -47,13 +47,13 @@ class Method:
 
 
 _RECIPE = Recipe(
-    1200,
+    2400,
     batch_size=128,
     optimizer="adamw",
     lr=0.003,
     weight_decay=0.02,
     schedule="cosine",
-    warmup=120,
+    warmup=240,
     log_every=200,
     checkpoint_every=0,
 )
@@ -72,7 +72,7 @@ class Photographs(Study):
     scenes: int = option(
         300, "How many scenes to render, evenly spread over those that there are.", "reproduce", minimum=2
     )
-    rounds: int = option(3, "How many times each scene is rendered.", "train", minimum=1)
+    rounds: int = option(6, "How many times each scene is rendered.", "train", minimum=1)
     _kept: dict[tuple[int, float], Renders] = dataclasses.field(default_factory=dict, repr=False)
 
     train_help = "Train the small network that tells whether a camera has balanced a picture already."
