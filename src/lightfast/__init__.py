@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightfast._photographs.balance import Balanced, balance
     from lightfast._photographs.fill import Filled, fill
     from lightfast._photographs.photo import Photo
+    from lightfast._photographs.series import balance_series
     from lightfast._pipelines.classifier import Classifier
     from lightfast._pipelines.estimator import Estimator
     from lightfast._pipelines.export import export
@@ -41,6 +42,7 @@ __all__ = [
     "assert_equivariant",
     "attach_projection",
     "balance",
+    "balance_series",
     "center_mask",
     "certify",
     "color",
@@ -73,6 +75,7 @@ _HOMES = {
     "_photographs.balance": ("Balanced", "balance"),
     "_photographs.fill": ("Filled", "fill"),
     "_photographs.photo": ("Photo",),
+    "_photographs.series": ("balance_series",),
     "_pipelines.classifier": ("Classifier",),
     "_pipelines.estimator": ("Estimator",),
     "_pipelines.export": ("export",),

@@ -120,7 +120,7 @@ def test_a_thousand_photographs_are_several_sheets(tmp_path):
         BalancedFile(Path(f"{n}.jpg"), Path("x"), before=small.read_bytes(), after=small.read_bytes())
         for n in range(1000)
     ]
-    sheets = ContactSheets(tmp_path, Path.exists)
+    sheets = ContactSheets(tmp_path / "contact-sheet.jpg", Path.exists)
     for result in results:
         sheets.add([result])
         assert len(sheets._waiting) < PER_PAGE

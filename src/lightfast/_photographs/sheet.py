@@ -1,4 +1,4 @@
-"""Contact sheets: photographs before and after, with the color of the light between the two, in pages."""
+"""Contact sheets: photographs before and after, in pages, as images or as HTML."""
 
 from __future__ import annotations
 
@@ -10,32 +10,40 @@ from typing import Any
 
 import numpy as np
 
+from lightfast._atomic import write_whole
 from lightfast._photographs.folder import BalancedFile
-from lightfast._photographs.photo import encode_srgb
+from lightfast._photographs.profile import encode_srgb
+from lightfast._photographs.slider import slider_page
 
 __all__ = ["ContactSheets", "contact_sheet"]
 
 PER_PAGE = 48
+# A page with sliders can be scrolled; browsers hold some tens of megabytes.
+PER_HTML_PAGE = 500
 
 
 class ContactSheets:
     """Pages that are written as they fill up: `contact-sheet.jpg`, `contact-sheet-2.jpg` and so on.
 
     Args:
-        folder: for the pages.
+        path: of the first page. Its name ends in .html for a page with sliders, or in .jpg or .png.
         taken: whether a file must not be written: a photograph, or one of before that is to be kept.
     """
 
-    def __init__(self, folder: Path, taken: Callable[[Path], bool]) -> None:
-        self.folder, self.taken = folder, taken
+    def __init__(self, path: Path, taken: Callable[[Path], bool]) -> None:
+        if path.suffix.lower() not in (".html", ".htm", ".jpg", ".jpeg", ".png"):
+            raise ValueError(f"a contact sheet is a page or an image: {path} should end in .html, .jpg or .png")
+        self.first, self.taken = path, taken
+        self.html = path.suffix.lower() in (".html", ".htm")
         self.written: list[Path] = []
         self._waiting: list[BalancedFile] = []
 
     def add(self, results: Iterable[BalancedFile]) -> None:
         """Put more photographs on the sheet."""
         self._waiting += results
-        while len(self._waiting) >= PER_PAGE:
-            self._write(PER_PAGE)
+        most = PER_HTML_PAGE if self.html else PER_PAGE
+        while len(self._waiting) >= most:
+            self._write(most)
 
     def finish(self) -> None:
         """Write the last page."""
@@ -47,11 +55,15 @@ class ContactSheets:
         number = 1
         while (path := self._path(number)) in self.written or self.taken(path):
             number += 1
-        contact_sheet(page).save(path, quality=90)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.html:
+            write_whole(path, slider_page(page).encode())
+        else:
+            contact_sheet(page).save(path, quality=90)
         self.written.append(path)
 
     def _path(self, number: int) -> Path:
-        return self.folder / ("contact-sheet.jpg" if number == 1 else f"contact-sheet-{number}.jpg")
+        return self.first if number == 1 else self.first.with_stem(f"{self.first.stem}-{number}")
 
 
 def contact_sheet(results: Sequence[BalancedFile], columns: int | None = None) -> Any:
@@ -76,7 +88,7 @@ def contact_sheet(results: Sequence[BalancedFile], columns: int | None = None) -
             sheet.paste(before, (start, top + line))
             sheet.paste(after, (left + side + bar, top + line))
             swatch = (left + side + 6, top + line, left + side + bar - 7, top + line + before.height - 1)
-            draw.rectangle(swatch, fill=_swatch(result.light))
+            draw.rectangle(swatch, fill=_swatch(result.found.light if result.found else (1.0, 1.0, 1.0)))
         top += line + height + gap
     return sheet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Recipe
 from lightfast._experiments.photographs.difference import delta_e, lab
 from lightfast._experiments.photographs.render import CASTS, Renders, render
+from lightfast._experiments.photographs.task import CastTask, fit_reader, held_out
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.records import Record, Run, keep_settings, run_folder, write_record
 from lightfast._experiments.report import Chapter, Report
 from lightfast._experiments.report.tables import comparison
 from lightfast._experiments.study import Study, Training, option
-from lightfast._photographs.balance import balance, choose_estimator
+from lightfast._photographs.balance import DEFAULT_ESTIMATOR, balance, choose_estimator
+from lightfast._photographs.cast import CastReader
 from lightfast._pipelines.estimator import Estimator
 
 __all__ = ["Photographs"]
@@ -43,12 +46,36 @@ class Method:
         return "log" if self.estimator == "illuminant" else "srgb"
 
 
+_RECIPE = Recipe(
+    2400,
+    batch_size=128,
+    optimizer="adamw",
+    lr=0.003,
+    weight_decay=0.02,
+    schedule="cosine",
+    warmup=240,
+    log_every=200,
+    checkpoint_every=0,
+)
+# Of pictures that are right, how many may be changed in part, and in full.
+_MAY_CHANGE = (0.03, 0.01)
+_ESTIMATES = 80
+
+
 @dataclass
 class Photographs(Study):
-    """Methods of white balance, measured on scenes as cameras render them. Nothing is trained."""
+    """Methods of white balance, measured on scenes as cameras render them.
 
-    scenes: int = option(300, "How many scenes to render, evenly spread over those that there are.", minimum=2)
+    What `train` trains is the prior of rendered pictures, :class:`~lightfast._photographs.cast.CastReader`.
+    """
 
+    scenes: int = option(
+        300, "How many scenes to render, evenly spread over those that there are.", "reproduce", minimum=2
+    )
+    rounds: int = option(6, "How many times each scene is rendered.", "train", minimum=1)
+    _kept: dict[tuple[int, float], Renders] = dataclasses.field(default_factory=dict, repr=False)
+
+    train_help = "Train the small network that tells whether a camera has balanced a picture already."
     help = "Balance pictures as cameras render them, rightly or wrongly: what is repaired, and what is made worse."
     data_help = (
         "A folder of raw scenes with their light, laid out as the reduced NUS set (index.csv, 16-bit linear PNGs), "
@@ -65,11 +92,11 @@ class Photographs(Study):
         "prior": Method("Balance", "illuminant", "auto"),
     }
     plans: ClassVar = {
-        "best": Plan("best", "Scenes of a data set", Recipe(1)),
-        "demo": Plan("demo", "Drawn scenes", Recipe(1)),
+        "best": Plan("best", "Scenes of a data set", _RECIPE),
+        "demo": Plan("demo", "Drawn scenes", dataclasses.replace(_RECIPE, steps=100, warmup=10)),
     }
     trained = "prior"
-    pipeline = Estimator
+    pipeline = CastReader
     measured = ("before", "after", "angle_before", "angle_after", "worse", "moved", "moved_95")
 
     @classmethod
@@ -84,12 +111,25 @@ class Photographs(Study):
         count = min(self.scenes, len(self.data))
         return torch.linspace(0, len(self.data) - 1, count).round().long()
 
+    def _renders(self, seed: int, cast: float) -> Renders:
+        """The pictures that all methods get; kept from one to the next."""
+        if (seed, cast) not in self._kept:
+            chosen = self.data.subset(self._chosen())
+            generator = torch.Generator().manual_seed(1000 * seed + round(10 * cast))
+            self._kept[seed, cast] = render(chosen.images, chosen.illuminants, cast, generator)
+        return self._kept[seed, cast]
+
     def make(self, run: Run, folder: Path) -> Training:
-        raise ValueError("there is nothing to train: methods are measured")
+        reader = CastReader()
+        kept = self.data.subset(torch.where(~held_out(self.data))[0])
+        self.tell(f"rendering {len(kept)} scenes, {self.rounds} times each")
+        reader.about = {"data": self.data.name, "plan": self.plan.to_dict(), "rounds": self.rounds}
+        return Training(reader, CastTask(kept, reader, self.rounds, run.seed), self.plan.recipe)
 
     def run(self) -> list[Record]:
         """Measure what is not measured yet."""
-        keep_settings(self.out, self.settings(), write=self.main)
+        # How the prior is trained is no setting of what is measured.
+        keep_settings(self.out, self.about_data(), write=self.main)
         records = self.finished()
         for run in self.runs():
             if run in records:
@@ -115,17 +155,28 @@ class Photographs(Study):
 
     @torch.no_grad()
     def measure(self, run: Run, pipeline: Any) -> Record:
-        """Differences of color and angles before and after, for right pictures and for each size of error."""
-        chosen, method = self.data.subset(self._chosen()), self.kinds[run.kind]
+        """Differences of color and angles before and after, for right pictures and for each size of error.
+
+        A reader that was just trained is fitted to scenes that it was not trained on, instead.
+        """
+        if pipeline is not None:
+            rest = self.data.subset(torch.where(held_out(self.data))[0])
+            estimator = Estimator.load(DEFAULT_ESTIMATOR)
+            fit = fit_reader(pipeline.eval(), rest, estimator, _MAY_CHANGE, self.rounds, _ESTIMATES)
+            pipeline.about |= {"fit": fit, "provenance": provenance()}
+            return fit
+        method = self.kinds[run.kind]
         estimate = None if method.estimator is None else choose_estimator(method.estimator)
         found: dict[str, list[float]] = {name: [] for name in self.measured}
         for cast in CASTS:
-            generator = torch.Generator().manual_seed(1000 * run.seed + round(10 * cast))
-            for name, value in _measured(render(chosen.images, chosen.illuminants, cast, generator), estimate, method):
+            for name, value in _measured(self._renders(run.seed, cast), estimate, method):
                 found[name].append(round(value, 4))
         return {"casts": list(CASTS), **found}
 
     def line(self, record: Record) -> str:
+        if "wrong_told" in record:
+            left, told = record["right_left"], record["wrong_told"]
+            return f"{left:.1f} % of pictures that are right are left alone, {told:.1f} % of the others are told"
         pairs = zip(record["casts"], record["before"], record["after"], strict=True)
         return "ΔE " + ", ".join(f"{before:.1f} to {after:.1f} at {cast:g}°" for cast, before, after in pairs)
 
@@ -141,6 +192,7 @@ class Photographs(Study):
             "angle_after": "Angle between what should be gray and gray, degrees.",
             "worse": "Share of pictures made worse by more than ΔE 1, %.",
             "moved": "By how much pictures were moved, degrees.",
+            "moved_95": "By how much the twentieth of pictures that were moved most was moved at least, degrees.",
         }
         tables = [
             comparison(
@@ -157,6 +209,14 @@ class Photographs(Study):
             f"{ours.at('moved_95', 0):.1f}), {ours.at('worse', 0):.1f} % of them get worse by more than ΔE 1; pictures "
             f"that are 10 degrees off go from ΔE {ours.at('before', 3):.1f} to {ours.at('after', 3):.1f}."
         )
+        bare = next((summary for summary in summaries if summary.name == "no-prior"), None)
+        if bare is not None:
+            shares = [
+                f"{100 * (ours.at('before', place) - ours.at('after', place)) / gained:.0f} % at {cast:g} degrees"
+                for place, cast in enumerate(CASTS)
+                if (gained := bare.at("before", place) - bare.at("after", place)) > 0
+            ]
+            lead += f" Of what is gained without prior, that is {', '.join(shares)}."
         return Report("White balance of rendered pictures", lead, summaries, [Chapter("Methods", tables)])
 
 

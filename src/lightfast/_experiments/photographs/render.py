@@ -39,12 +39,13 @@ class Renders:
     mask: Tensor
 
 
-def render(images: Tensor, illuminants: Tensor, cast: float, generator: torch.Generator) -> Renders:
+def render(images: Tensor, illuminants: Tensor, cast: float, generator: torch.Generator, right: bool = True) -> Renders:
     """Render raw images (N, 3, H, W) under known illuminants (N, 3) with a white balance that is off by `cast` degrees.
 
     Gains are the right ones times an error: along the line from warm to cold for two in five pictures, to green or
     magenta for one, both for one, and for one any hue, as of a colored lamp. Then exposure, the camera's matrix,
-    saturation, tone curve, clipping, and JPEG. Everything but the error is the same in `right`.
+    saturation, tone curve, clipping, and JPEG. Everything but the error is the same in `right`, which is the pictures
+    themselves where it is not asked for.
     """
     n = len(images)
     mask = (images > 0).any(1, keepdim=True)
@@ -66,7 +67,9 @@ def render(images: Tensor, illuminants: Tensor, cast: float, generator: torch.Ge
         return _jpeg(curved) * mask
 
     gray = torch.einsum("nij,nj->ni", matrix, errors).clamp(min=1e-3)
-    return Renders(finish(errors), finish(torch.ones(n, 3)), torch.nn.functional.normalize(gray), mask)
+    pictures = finish(errors)
+    rightly = finish(torch.ones(n, 3)) if right else pictures
+    return Renders(pictures, rightly, torch.nn.functional.normalize(gray), mask)
 
 
 def _errors(n: int, cast: float, matrix: Tensor, generator: torch.Generator) -> Tensor:
