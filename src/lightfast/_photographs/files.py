@@ -35,6 +35,8 @@ PHOTO_SUFFIXES = RAW_SUFFIXES | {suffix for format in FORMATS.values() for suffi
 
 def check_file(path: Path) -> Path:
     """The path itself; a folder, or a pipe that would never end, is refused with a sentence."""
+    if path.is_dir():
+        raise PhotoError(f"{path} is a folder: name the photographs in it, such as {path / '*.jpg'}")
     if not path.is_file():
         what = f"{path} is not a file" if path.exists() else f"there is no file {path}"
         raise PhotoError(f"{what}: name a photograph")

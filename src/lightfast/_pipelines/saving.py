@@ -54,7 +54,7 @@ def read_model(folder: Path, name: str = "model") -> Pipeline:
     try:
         pipeline = Pipeline.kinds[kind].from_config(about.get("config", {}))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{description} does not describe a {kind}: {error}") from None
+        raise ValueError(f"{description} does not describe a model of the kind {kind}: {error}") from None
     pipeline.about = about.get("about", {})
     load_weights(pipeline, weights)
     return pipeline.freeze()

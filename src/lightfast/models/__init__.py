@@ -89,9 +89,10 @@ def create(
     words = vocabulary(offset_groups, scope, constrained, field)
     if name == "spectral":
         return SpectralNet(words, options.pop("bands", offset_groups or 3), classes or 10, **options)
-    if options:
-        others = ", ".join([*ESTIMATORS, *INPAINTERS])
-        raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {others}")
+    if options and name in names():
+        instead = "; the number of classes is classes=" if {"num_classes", "n_classes"} & options.keys() else ""
+        taken = "offset_groups, classes, scope, constrained and field"
+        raise ValueError(f"{name} takes {taken}, but no {', '.join(options)}{instead}")
     if name in CIFAR_DEPTHS:
         return CifarResNet(words, CIFAR_DEPTHS[name], classes or 10)
     if name in FAST_WIDTHS:
