@@ -95,11 +95,9 @@ def assert_equivariant(
     error = equivariance_error(f, x, offset_groups, **options)
     if error > tolerance:
         expect = options.get("expect", "equivariant")
-        hint = ""
-        if expect == "equivariant" and equivariance_error(f, x, offset_groups, **options | {"expect": "invariant"}) <= (
-            tolerance
-        ):
-            hint = "; it is invariant, as scores of classes are: say expect='invariant'"
+        instead: dict[str, Any] = {**options, "expect": "invariant"}
+        invariant = expect == "equivariant" and equivariance_error(f, x, offset_groups, **instead) <= tolerance
+        hint = "; it is invariant, as scores of classes are: say expect='invariant'" if invariant else ""
         raise AssertionError(f"{_name(f)} is not {expect}: error {error:.3g}, tolerance {tolerance:.3g}{hint}")
 
 
@@ -110,9 +108,9 @@ def _check_follows(f: Callable[..., Any], y: Tensor, out_groups: GroupSpec, out_
         check_features(out_groups, features)
     except ValueError as error:
         raise ValueError(
-            f"the output of {_name(f)}, {tuple(y.shape)}, cannot follow the offsets of {group_count(out_groups)} groups "
-            f"({error}). If it is to stay as it is, as scores of classes do, say expect='invariant'; if its features "
-            "are in other groups than the input's, name them with out_groups="
+            f"the output of {_name(f)}, {tuple(y.shape)}, cannot follow the offsets of {group_count(out_groups)} "
+            f"groups ({error}). If it is to stay as it is, as scores of classes do, say expect='invariant'; if its "
+            "features are in other groups than the input's, name them with out_groups="
         ) from None
 
 

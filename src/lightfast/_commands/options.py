@@ -10,11 +10,12 @@ import typer
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Device", "Out", "Resume", "choose_device", "names_in"]
+__all__ = ["RESUME", "Device", "Out", "Resume", "choose_device", "names_in"]
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="The folder for everything that is written.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
+RESUME = "Go on with what was interrupted: what is in OUT already is kept, and the rest is done."
+Resume = Annotated[bool, typer.Option("--resume", help=RESUME)]
 
 
 def names_in(text: str) -> list[Any]:

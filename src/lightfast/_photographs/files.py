@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightfast._atomic import write_whole
+from lightfast._atomic import DiskFull, write_whole
 from lightfast._photographs.formats import FORMATS, content_kind
 from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._photographs.raw import RAW_SUFFIXES, RawPhoto
@@ -81,6 +81,8 @@ def write_photo(photo: Photo, path: str | os.PathLike[str]) -> None:
     content = FORMATS[photo.kind].write(np.ascontiguousarray(samples), kept)
     try:
         write_whole(Path(path), content)
+    except DiskFull as error:
+        raise PhotoError(str(error)) from error
     except OSError as error:
         raise PhotoError(f"{path} cannot be written ({error.strerror})") from error
 

@@ -31,6 +31,7 @@ INPAINTERS: dict[str, dict[str, Any]] = {
 }
 CIFAR_DEPTHS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
 FAST_WIDTHS = {"resnet9": 64, "resnet9-narrow": 32, "resnet9-wide": 96}
+CLASSIFIERS = [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS]
 
 
 def names() -> list[str]:
@@ -39,7 +40,7 @@ def names() -> list[str]:
     >>> "resnet20" in names()
     True
     """
-    return [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS, "spectral", *ESTIMATORS, *INPAINTERS]
+    return [*CLASSIFIERS, "spectral", *ESTIMATORS, *INPAINTERS]
 
 
 def create(
