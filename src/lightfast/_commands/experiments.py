@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +130,9 @@ def _build(cls: Any, given: dict[str, Any], **more: Any) -> Any:
 
 
 def _reproduce(cls: Any, given: dict[str, Any]) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        # Before anything is trained, and not when its report is to be written.
+        raise ModuleNotFoundError("there is no matplotlib", name="matplotlib")
     chosen, only = cls.choose(given["chosen"]), given["only"]
     shared = {name: given[name] for name in ("seeds", "seconds", "photographs")}
     study = _build(cls, given, chosen=chosen, only=None if only is None else cls.parse_runs(only), **shared)
