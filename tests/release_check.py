@@ -89,7 +89,7 @@ def use(folder: Path, wheel: Path, torch: str) -> None:
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", torch)
-    installed = run(python, "-c", "import torch; print(torch.__version__)").strip()
+    installed = run(python, "-c", "from importlib.metadata import version; print(version('torch'))").strip()
     (folder / "constraints.txt").write_text(f"torch=={installed}\n")
     install = (python, "-m", "pip", "install", "--quiet", "-c", folder / "constraints.txt")
     run(*install, wheel)

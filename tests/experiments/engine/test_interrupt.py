@@ -16,6 +16,14 @@ from lightfast._experiments.engine.checkpoint import read_header
 RECIPE = Recipe(steps=30, batch_size=8, lr=0.05, ema=0.9, log_every=7, checkpoint_every=0)
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c():
+    """As in the foreground; in the background of a shell it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Told(ToyTask):
     """Sends its own process a signal at a batch of a given number."""
 

@@ -50,9 +50,9 @@ def listening() -> Iterator[Callable[[], int]]:
             # A worker that reads data ahead is ended by its parent, which alone answers to Ctrl-C.
             os.kill(os.getpid(), number)
 
-    before: dict[int, Any] = {
-        number: signal.signal(number, note) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    # What is ignored, as shells do for commands in the background, stays so.
+    heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) != signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, note) or signal.SIG_DFL for number in heard}
     try:
         yield lambda: noted
     finally:

@@ -201,7 +201,8 @@ class Illuminant(Study):
     ) -> tuple[str, Record]:
         if isinstance(pipeline, LightMap):
             return evaluate_map(pipeline, lit_twice(draw_scenes(), seed) if data is None else load_mimo(data), device)
-        scenes = cls.load(data, {}).to(device)
+        # Of drawn scenes a few will do: several networks look at several views of each under every light.
+        scenes = (draw_scenes(scenes=24) if data is None else load_scenes(data)).to(device)
         lights, everything = added_lights(scenes, seed=seed), torch.arange(len(scenes))
         estimates = estimates_under_light(pipeline.to(device).eval(), scenes, everything, lights)
         found = measure(scenes, estimates, lights)
