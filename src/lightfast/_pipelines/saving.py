@@ -34,8 +34,11 @@ def write_model(pipeline: Pipeline, folder: Path, name: str = "model") -> None:
         write_whole(description, json_bytes(pipeline.describe()))
 
 
-def read_model(folder: Path, name: str = "model") -> Pipeline:
-    """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained."""
+def read_model(folder: Path, name: str = "model", *, known: bool = False) -> Pipeline:
+    """The pipeline that :func:`write_model` wrote, in evaluation mode and without gradients until it is trained.
+
+    One that is `known`, since it came with the package, is made at once; others are first made without memory.
+    """
     # Pipelines of every kind are known once their modules are.
     from lightfast._pipelines import classifier, estimator, inpainter, light_map, spectral  # noqa: F401
     from lightfast._pipelines.pipeline import Pipeline
@@ -61,10 +64,12 @@ def read_model(folder: Path, name: str = "model") -> Pipeline:
     state = _read_weights(weights)
     config = about.get("config", {})
     try:
-        # Without memory first: what it is made from may ask for more than any machine has.
-        with torch.device("meta"):
-            _check_fits(Pipeline.kinds[kind].from_config(config), state, weights)
+        if not known:
+            # What it is made from may ask for more memory than any machine has.
+            with torch.device("meta"):
+                _check_fits(Pipeline.kinds[kind].from_config(config), state, weights)
         pipeline = Pipeline.kinds[kind].from_config(config)
+        _check_fits(pipeline, state, weights)
     except _Misfit as error:
         raise ValueError(str(error)) from None
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
