@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint types slow gpu docs clean
+.PHONY: setup demo test lint types slow gpu docs reliability weights release-check clean
 
 setup: $(READY)
 
@@ -39,6 +39,17 @@ slow: $(READY)
 # On a machine with a GPU, by a Python that has its own torch and Triton: nothing is set up, and one process runs all.
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -p no:benchmark -o addopts="--import-mode=importlib --strict-markers -q -ra" -m gpu tests
+
+# All attempts of the fuzz suite, which takes an hour; the counts go to results/reliability.
+reliability: $(READY)
+	$(BIN)/python tests/fuzz/campaign.py all --out results/reliability
+
+# Packaged models in as few bits as their answers allow; DATA=folder of CIFAR-10 measures classifiers on it.
+weights: $(READY)
+	$(BIN)/python benchmarks/pack_weights.py --out results/weights $(if $(DATA),--data $(DATA))
+
+release-check: $(READY)
+	$(BIN)/python tests/release_check.py --torch "$(TORCH)"
 
 # The site, into build/site: tables from results/, tutorials executed, and an end at the first thing that is wrong.
 docs: $(READY)

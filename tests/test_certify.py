@@ -69,9 +69,18 @@ def test_network_of_our_layers_is_proved(training: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet20", "cerberus", "cerberus-local", pytest.param("resnet50", marks=pytest.mark.slow)]
+    ("name", "training"),
+    [
+        ("resnet20", False),
+        pytest.param("resnet20", True, marks=pytest.mark.slow),
+        ("cerberus", True),
+        pytest.param("cerberus", False, marks=pytest.mark.slow),
+        ("cerberus-local", False),
+        pytest.param("cerberus-local", True, marks=pytest.mark.slow),
+        pytest.param("resnet50", False, marks=pytest.mark.slow),
+        pytest.param("resnet50", True, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("training", [False, True])
 def test_networks_of_the_project_are_proved_and_measured(name: str, training: bool) -> None:
     x = torch.randn(2, 3, 64, 64)
     expect = "invariant" if name.startswith("resnet") else "equivariant"

@@ -28,7 +28,7 @@ def test_even_says_what_to_do_when_features_do_not_divide():
         ValueError, match=r"16 features do not divide into 3 equal groups: use 15 or 18 .*runs\(16, 3\)"
     ):
         Groups.even(16, 3)
-    with pytest.raises(ValueError, match="use 3 features"):
+    with pytest.raises(ValueError, match="at least 3 features, one for each"):
         Groups.even(2, 3)
 
 

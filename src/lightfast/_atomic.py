@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class DiskFull(OSError):
+    """There was no room for a file; nothing of it is left, and what was there before still is."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        super().__init__(
+            number,
+            f"there is no room for {path} ({os.strerror(number)}): nothing of it was written, and what was there "
+            "before still is; make room, or name another folder",
+        )
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 @contextmanager
@@ -17,6 +35,9 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
     Args:
         path: its folder exists.
         durable: force it to the disk first, so that a machine that stops loses nothing, either.
+
+    Raises:
+        DiskFull: there is no room for it.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -26,6 +47,10 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
         os.replace(partial, path)
         if durable:
             _flush(path.parent)
+    except Exception as error:
+        if not isinstance(error, DiskFull) and (number := _no_room(error)):
+            raise DiskFull(path, number) from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
@@ -38,7 +63,19 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON to be read by people too, the whole file or nothing."""
-    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+    write_whole(path, json_bytes(content))
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON to be read by people too."""
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def _no_room(error: BaseException) -> int:
+    """The number of an error that says that the disk is full, also as libraries in Rust put it; or else 0."""
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(told[1]) if told else 0
+    return number if number in _FULL else 0
 
 
 def _flush(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lightfast._groups import GroupSpec, group_count
+from lightfast._groups import GroupSpec, check_features, group_count
 from lightfast.functional import add_offset
 
 Expectation = Literal["equivariant", "invariant"]
@@ -68,6 +68,8 @@ def equivariance_error(
     offsets = offsets.to(x.device, x.dtype)
 
     before = _call(f, x, seed)
+    if expect == "equivariant":
+        _check_follows(f, before, out_groups, out_dim)
     after = _call(f, add_offset(x, offsets, offset_groups, dim), seed)
     wanted = before if expect == "invariant" else add_offset(before, offsets, out_groups, out_dim)
     error = (after - wanted).abs().max() / offsets.abs().max().clamp(min=1)
@@ -92,10 +94,28 @@ def assert_equivariant(
     tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
     error = equivariance_error(f, x, offset_groups, **options)
     if error > tolerance:
-        name = type(f).__name__ if isinstance(f, nn.Module) else getattr(f, "__name__", repr(f))
-        raise AssertionError(
-            f"{name} is not {options.get('expect', 'equivariant')}: error {error:.3g}, tolerance {tolerance:.3g}"
-        )
+        expect = options.get("expect", "equivariant")
+        instead: dict[str, Any] = {**options, "expect": "invariant"}
+        invariant = expect == "equivariant" and equivariance_error(f, x, offset_groups, **instead) <= tolerance
+        hint = "; it is invariant, as scores of classes are: say expect='invariant'" if invariant else ""
+        raise AssertionError(f"{_name(f)} is not {expect}: error {error:.3g}, tolerance {tolerance:.3g}{hint}")
+
+
+def _check_follows(f: Callable[..., Any], y: Tensor, out_groups: GroupSpec, out_dim: int) -> None:
+    """An output that cannot follow offsets, such as the scores of a classifier, is met with what to ask instead."""
+    features = y.shape[out_dim] if -y.dim() <= out_dim < y.dim() else 0
+    try:
+        check_features(out_groups, features)
+    except ValueError as error:
+        raise ValueError(
+            f"the output of {_name(f)}, {tuple(y.shape)}, cannot follow the offsets of {group_count(out_groups)} "
+            f"groups ({error}). If it is to stay as it is, as scores of classes do, say expect='invariant'; if its "
+            "features are in other groups than the input's, name them with out_groups="
+        ) from None
+
+
+def _name(f: Callable[..., Any]) -> str:
+    return type(f).__name__ if isinstance(f, nn.Module) else getattr(f, "__name__", repr(f))
 
 
 def _call(f: Callable[..., Any], x: Tensor, seed: int) -> Tensor:

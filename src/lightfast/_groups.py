@@ -59,12 +59,19 @@ class Groups:
         >>> Groups.even(6, 3).assignment
         (0, 0, 1, 1, 2, 2)
         """
-        if count < 1 or features < 1 or features % count:
-            below, above = features // max(count, 1) * count, -(-features // max(count, 1)) * count
-            near = f"{above}" if below < 1 else f"{below} or {above}"
+        if count < 1:
+            raise ValueError(f"there is at least one group, not {count}: 3 for red, green and blue")
+        if features < count:
+            gray = "; a gray image has no colors that light could change, and an RGB image has its channels there"
             raise ValueError(
-                f"{features} features do not divide into {count} equal groups: use {near} features, or uneven runs "
-                f"with Groups.runs({features}, {count})"
+                f"expected at least {count} features, one for each of {count} groups, but there "
+                f"{'is' if features == 1 else 'are'} {features}{gray if (features, count) == (1, 3) else ''}"
+            )
+        if features % count:
+            below, above = features // count * count, -(-features // count) * count
+            raise ValueError(
+                f"{features} features do not divide into {count} equal groups: use {below} or {above} features, or "
+                f"uneven runs with Groups.runs({features}, {count})"
             )
         return cls.runs(features, count)
 

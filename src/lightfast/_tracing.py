@@ -122,7 +122,14 @@ def quiet() -> Iterator[None]:
 
 def two_images(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], int]:
     """The inputs with two images instead of the example's number, so that what mixes images can be seen."""
-    images = next(leaf.shape[0] for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if not tensors or not tensors[0].dim():
+        shape = args if args and all(isinstance(size, int) for size in args) else (1, 3, 32, 32)
+        raise ValueError(
+            "the example is to be what the network is called with, a tensor of images or a tuple of its inputs: pass "
+            f"torch.zeros({', '.join(map(str, shape))}), not {args if args else 'nothing'}"
+        )
+    images = tensors[0].shape[0]
 
     def resize(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dim() or leaf.shape[0] != images:

@@ -8,12 +8,28 @@ import sys
 
 __all__ = ["main"]
 
+_EXTRAS = {
+    "PIL": "photo",
+    "imagecodecs": "photo",
+    "tifffile": "photo",
+    "rawpy": "raw",
+    "pillow_heif": "heic",
+    "matplotlib": "train",
+    "tensorboard": "train",
+    "torchmetrics": "train",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
+    "huggingface_hub": "hub",
+}
+"""Which extra brings a module."""
+
 
 def main() -> None:
     """Run the command that the arguments name. What the user got wrong is answered with one sentence, not a traceback.
 
-    Exit codes: 0 all well, 1 the work failed, 2 wrong arguments, files or folders, 130 interrupted. With
-    LIGHTFAST_DEBUG=1 in the environment, errors come with their traceback.
+    Exit codes: 0 all well, 1 the work failed, 2 wrong arguments, files or folders, 130 interrupted, 143 told to end.
+    With LIGHTFAST_DEBUG=1 in the environment, errors come with their traceback.
     """
     if importlib.util.find_spec("typer") is None:
         sys.exit("lightfast: the command line needs more packages: pip install lightfast[cli]")
@@ -24,8 +40,17 @@ def main() -> None:
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         if os.environ.get("LIGHTFAST_DEBUG"):
             raise
-        print(f"lightfast: {error}", file=sys.stderr)
-        sys.exit(1 if isinstance(error, RuntimeError) else 2)
+        print(f"lightfast: {_missing(error) or error}", file=sys.stderr)
+        # A training that was interrupted says with what.
+        sys.exit(getattr(error, "exit_code", 1 if isinstance(error, RuntimeError) else 2))
+
+
+def _missing(error: Exception) -> str:
+    """What to install, if that is all that is wrong."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module not in _EXTRAS:
+        return ""
+    return f"this needs {module}, which is not installed: pip install lightfast[{_EXTRAS[module]}]"
 
 
 if __name__ == "__main__":

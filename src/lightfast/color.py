@@ -268,7 +268,9 @@ class ChannelNorm(nn.Module):
         mean, std = (_channel_numbers(name, numbers) for name, numbers in (("mean", mean), ("std", std)))
         if mean.shape != std.shape:
             raise ValueError(f"mean has {len(mean)} channels and std has {len(std)}: give as many of each")
-        constant = [c for c, number in enumerate(std.tolist()) if not 0 < number < float("inf")]
+        # On the meta device, where models from files are tried first, there are no numbers.
+        numbers = [] if std.is_meta else std.tolist()
+        constant = [c for c, number in enumerate(numbers) if not 0 < number < float("inf")]
         if constant:
             raise ValueError(
                 f"std must be above 0 and finite, but is {std[constant].tolist()} in channels {constant}: "

@@ -182,7 +182,7 @@ def test_a_full_disk_leaves_nothing_hidden(tmp_path):
         text=True,
         preexec_fn=limited,
     )
-    assert "b.png cannot be written (File too large)" in done.stdout, done.stderr
+    assert "b.png (File too large): nothing of it was written" in done.stdout, done.stderr
     assert not list(out.iterdir())
 
 

@@ -30,7 +30,13 @@ FRESH = {
         "cerberus-local", members=2, views=4, options={"cerberus-local": {"norm": True}}
     ),
     "inpainter": lambda: Inpainter("context-encoder-slim"),
+    "statistics": lambda: lf.Estimator("color-statistics"),
 }
+# One of each kind; the largest have hundreds of layers.
+QUICK = ("context-encoder-slim", "resnet20-cifar10", "statistics")
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in (*pretrained_names(), *FRESH)
+]
 
 
 def relit(images, seed):
@@ -39,7 +45,7 @@ def relit(images, seed):
     return images * gains
 
 
-@pytest.mark.parametrize("name", [*pretrained_names(), *(pytest.param(name, marks=pytest.mark.slow) for name in FRESH)])
+@pytest.mark.parametrize("name", NAMES)
 def test_onnx_files_answer_as_the_pipeline(name, tmp_path):
     pipeline = FRESH[name]().eval() if name in FRESH else pretrained(name)
     written = lf.export(pipeline, tmp_path / "model.onnx")

@@ -216,7 +216,7 @@ def edit(folder, **changes):
 )
 def test_wrong_values_in_the_description_are_named(saved, changes, sentence):
     edit(saved, **changes)
-    with pytest.raises(ValueError, match=f"does not describe a Classifier: {sentence}"):
+    with pytest.raises(ValueError, match=f"does not describe a model of the kind Classifier: {sentence}"):
         load(saved)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,12 +54,41 @@ def _build(target: str) -> nn.Module:
             factory = getattr(factory, part)
     except (ImportError, AttributeError) as error:
         raise typer.BadParameter(f"cannot find {target!r}: {error}") from error
+    except Exception as error:
+        raise typer.BadParameter(f"importing {module} fails with {_said(error)}") from error
     finally:
         sys.path.pop(0)
-    model = factory if isinstance(factory, nn.Module) else factory()  # pyright: ignore[reportCallIssue]
+    model = factory if isinstance(factory, nn.Module) else _call(target, factory)
     if not isinstance(model, nn.Module):
         raise typer.BadParameter(f"{target!r} gave {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _call(target: str, factory: Any) -> Any:
+    """What the factory makes; a sentence if it cannot be called without arguments, or fails."""
+    if not callable(factory):
+        raise typer.BadParameter(f"{target!r} is {type(factory).__name__}, and no function that makes a network")
+    try:
+        wanted = [
+            parameter.name
+            for parameter in inspect.signature(factory).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+    except ValueError:  # Built in: it has no signature.
+        wanted = []
+    if wanted:
+        raise typer.BadParameter(
+            f"{target!r} needs {', '.join(wanted)}: name a function without arguments that calls it with them"
+        )
+    try:
+        return factory()
+    except Exception as error:
+        raise typer.BadParameter(f"{target!r} fails with {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip() or 'no message'}"
 
 
 def _shape(text: str) -> tuple[int, ...]:

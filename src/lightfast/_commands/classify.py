@@ -39,6 +39,10 @@ def classify(
             continue
         with torch.no_grad():
             probabilities = classifier(image[None].to(where).float() / 255).softmax(1)[0]
+        if not probabilities.isfinite().all():
+            raise RuntimeError(
+                f"{model} answers {photo} with what is no number: it is damaged, or its training diverged"
+            )
         values, places = probabilities.topk(min(top, len(classifier.classes)))
         answers = zip(places.tolist(), values.tolist(), strict=True)
         shown = "  ".join(f"{classifier.classes[place]} {100 * value:.1f} %" for place, value in answers)

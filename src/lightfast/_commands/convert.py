@@ -9,6 +9,7 @@ import typer
 
 from lightfast._commands import options
 from lightfast._commands.certify import _build
+from lightfast._experiments import names_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,7 +142,7 @@ def _classifier(
     size = size or 224
     with torch.no_grad():
         scores = scores_in(network.eval()(torch.zeros(1, 3, size, size)))
-    given = options.names_in(classes) if classes else []
+    given = names_in(classes) if classes else []
     names = given or (list(pictures.classes) if pictures is not None else [str(n) for n in range(scores.shape[1])])
     if len(names) != scores.shape[1]:
         raise ValueError(

@@ -31,7 +31,7 @@ def evaluate(
     from lightfast._pipelines.load import load
 
     pipeline = load(run)
-    study = next(cls for cls in map(experiment, EXPERIMENTS) if isinstance(pipeline, cls.pipeline))
+    study = next(cls for cls in map(experiment, EXPERIMENTS) if cls.takes(pipeline))
     text, numbers = study.evaluate(pipeline, data, size, seed, options.choose_device(device))
     typer.echo(text)
     if json_out is not None:

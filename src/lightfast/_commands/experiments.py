@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,10 +81,10 @@ def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Paramet
         yield parameter("name", str, "model", "The name of the files in the folder.")
     out = study.pipeline.__name__.lower() if command == "train" else name
     yield parameter("out", Path, Path("runs") / out, "The folder for everything that is written.")
-    yield parameter("model", str | None, None, "The network; the recipe's by default.")
+    yield parameter("model", str | None, None, _about_model(study))
     yield parameter("steps", int | None, None, "Steps of training; the recipe's by default.", min=1)
     yield parameter("parallel", int, study.together, "Trainings that share a GPU at a time.", min=1)
-    yield parameter("resume", bool, False, "Go on with what was interrupted.", "--resume")
+    yield parameter("resume", bool, False, options.RESUME, "--resume")
     help = "Another value for a part of the recipe: --set lr=0.05 --set batch_size=64"
     yield parameter("settings", list[str], [], help, "--set")
     yield parameter("half", bool, False, "Save weights in 16 bits, where the model can.", "--half")
@@ -95,6 +96,12 @@ def _parameters(name: str, study: Any, command: str) -> Iterator[inspect.Paramet
     for field in _own(study, command):
         limit = {} if field.metadata["minimum"] is None else {"min": field.metadata["minimum"]}
         yield parameter(field.name, types[field.name], field.default, field.metadata["help"], **limit)
+
+
+def _about_model(study: Any) -> str:
+    if not study.networks:
+        return f"Not here: each {study.noun} has its own."
+    return f"The network: {', '.join(study.networks)}; the recipe's by default."
 
 
 def _own(study: Any, command: str) -> list[dataclasses.Field[Any]]:
@@ -114,10 +121,16 @@ def _build(cls: Any, given: dict[str, Any], **more: Any) -> Any:
     plan = choose_plan(recipes, given["recipe"], device, steps=given["steps"], options=changes, settings=settings)
     names = ("parallel", "resume", "half", "out", *(field.name for field in _own(cls, given["command"])))
     known = {name: given[name] for name in names}
-    return cls(data=cls.load(data, given), plan=plan, device=device, say=typer.echo, **known, **more)
+    loaded = cls.load(data, given)
+    if given["steps"] is None and not any(text.startswith(("steps=", "batch_size=", "lr=")) for text in settings):
+        plan = plan if plan.epochs is None else plan.for_samples(cls.samples(loaded))
+    return cls(data=loaded, plan=plan, device=device, say=typer.echo, **known, **more)
 
 
 def _reproduce(cls: Any, given: dict[str, Any]) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        # Before anything is trained, and not when its report is to be written.
+        raise ModuleNotFoundError("there is no matplotlib", name="matplotlib")
     chosen, only = cls.choose(given["chosen"]), given["only"]
     shared = {name: given[name] for name in ("seeds", "seconds", "photographs")}
     study = _build(cls, given, chosen=chosen, only=None if only is None else cls.parse_runs(only), **shared)

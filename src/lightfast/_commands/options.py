@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="The folder for everything that is written.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
+RESUME = "Go on with what was interrupted: what is in OUT already is kept, and the rest is done."
+Resume = Annotated[bool, typer.Option("--resume", help=RESUME)]
 
 
 def choose_device(name: str) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,12 +30,13 @@ def speedrun(
         typer.Option("--set", help="Another value for a part of the attempt: --set lr=0.3 --set ema=0.99"),
     ] = None,
     out: options.Out = Path("runs/speedrun"),
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the attempts that are in OUT already.")] = False,
+    resume: options.Resume = False,
     device: options.Device = "auto",
 ) -> None:
     """Train against the clock until a network is right often enough under white and under colored light."""
     from lightfast import models
     from lightfast._atomic import write_json
+    from lightfast._experiments.engine import Interrupted
     from lightfast._experiments.plan import parse_setting
     from lightfast._experiments.provenance import provenance
     from lightfast._experiments.recognition.pictures import drawn_pictures, load_pictures
@@ -60,16 +61,30 @@ def speedrun(
     pictures = drawn_pictures() if data is None else load_pictures(data)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "results.json"
-    records = json.loads(path.read_text(encoding="utf-8"))["attempts"] if resume and path.exists() else []
-    table = ""
-    for how in attempts:
-        record = attempt(how, pictures, where, target, typer.echo)
+    records = json.loads(path.read_text(encoding="utf-8"))["attempts"] if path.exists() else []
+    if records and not resume:
+        raise ValueError(f"{out} holds attempts already: go on with --resume, or name another folder with --out")
+    left = [how for how in attempts if not any(_is_of(record, how) for record in records)]
+    if len(left) < len(attempts):
+        typer.echo(f"{len(attempts) - len(left)} of {len(attempts)} attempts are in {out} already")
+    table = write_speedrun_report(out, records) if records else ""
+    for how in left:
+        try:
+            record = attempt(how, pictures, where, target, typer.echo)
+        except Interrupted as error:
+            kept = f"interrupted: {len(records)} attempts are in {out}; to go on, give the same command with --resume"
+            raise Interrupted(kept, error.number) from None
         records.append({**record, "provenance": provenance()})
         write_json(path, {"attempts": records})
         table = write_speedrun_report(out, records)
     typer.echo("")
     typer.echo(table)
     typer.echo(f"written: {out}")
+
+
+def _is_of(record: dict[str, Any], how: Any) -> bool:
+    """Whether a record is of that attempt."""
+    return all(record.get(name) == value for name, value in dataclasses.asdict(how).items())
 
 
 def _lengths(text: str) -> list[float]:

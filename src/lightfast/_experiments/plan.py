@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -26,12 +26,15 @@ class Plan:
     """What the plans of all experiments have; each experiment adds fields of its own.
 
     The name is what users type; `augmentation`, what training does to samples, is a dataclass.
+    `epochs` is how often each sample is seen at most: a small training set gets fewer steps, of smaller batches, unless
+    users say how many; None for as many steps as the recipe has, whatever the data.
     """
 
     name: str
     title: str
     recipe: Recipe
     augmentation: Any = None
+    epochs: float | None = field(default=None, kw_only=True)
 
     on_gpu: ClassVar[Mapping[str, Any]] = {"precision": "bfloat16", "channels_last": True, "graph": True}
     """What suits a GPU, for all recipes of the plan."""
@@ -58,6 +61,26 @@ class Plan:
             elif name.endswith("_steps"):
                 changes[name] = max(1, round(value * share))
         return replace(self, **changes)
+
+    def for_samples(self, samples: int) -> Self:
+        """The plan for a training set of that size, if it is too small for the recipe's steps.
+
+        Batches become smaller first, in powers of two, while there are fewer than 16 of them in an epoch; the learning
+        rate goes with them.
+
+        >>> plan = Plan("a", "", Recipe(3000, batch_size=128, lr=0.1), epochs=60).for_samples(240)
+        >>> plan.recipe.steps, plan.recipe.batch_size, plan.recipe.lr
+        (900, 16, 0.0125)
+        """
+        recipe = self.recipe
+        if self.epochs is None or recipe.steps * recipe.batch_size <= self.epochs * samples:
+            return self
+        batch = recipe.batch_size
+        while batch > 16 and samples < 16 * batch:
+            batch //= 2
+        smaller = replace(recipe, batch_size=batch, lr=recipe.lr * batch / recipe.batch_size)
+        steps = max(1, round(self.epochs * samples / batch))
+        return replace(self, recipe=smaller).with_steps(min(steps, recipe.steps))
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The plan with other values, by the names of its fields, or else of those of its recipe or its augmentation.

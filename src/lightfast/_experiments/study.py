@@ -117,6 +117,7 @@ class Study(ABC):
     plans: ClassVar[Mapping[str, Plan]]
     usual_recipe: ClassVar[str] = "best"
     together: ClassVar[int] = 4
+    networks: ClassVar[Sequence[str]] = ()
     pipeline: ClassVar[type[Pipeline]]
     measured: ClassVar[tuple[str, ...]] = ()
 
@@ -144,6 +145,11 @@ class Study(ABC):
     @abstractmethod
     def report(self, records: Sequence[Record]) -> Report:
         """Tables, curves and pictures."""
+
+    @classmethod
+    def takes(cls, pipeline: Any) -> bool:
+        """Whether :meth:`evaluate` is for such a pipeline."""
+        return isinstance(pipeline, cls.pipeline)
 
     @classmethod
     def evaluate(
@@ -196,6 +202,11 @@ class Study(ABC):
                 raise ValueError(f"{part!r} is not {cls.noun.upper()}:SEED, such as {cls.trained}:0; there are {names}")
             runs.append(Run(name, int(seed)))
         return runs
+
+    @classmethod
+    def samples(cls, data: Any) -> int:
+        """How many samples there are to train on, for recipes whose length depends on it (`Plan.epochs`)."""
+        raise NotImplementedError
 
     def parts(self) -> Sequence[Self]:
         """The studies to do, each with its report: this one, unless one command stands for several."""

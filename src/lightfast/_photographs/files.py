@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightfast._atomic import write_whole
+from lightfast._atomic import DiskFull, write_whole
 from lightfast._photographs.formats import FORMATS, content_kind
 from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._photographs.raw import RAW_SUFFIXES, RawPhoto
@@ -35,6 +35,8 @@ PHOTO_SUFFIXES = RAW_SUFFIXES | {suffix for format in FORMATS.values() for suffi
 
 def check_file(path: Path) -> Path:
     """The path itself; a folder, or a pipe that would never end, is refused with a sentence."""
+    if path.is_dir():
+        raise PhotoError(f"{path} is a folder: name the photographs in it, such as {path / '*.jpg'}")
     if not path.is_file():
         what = f"{path} is not a file" if path.exists() else f"there is no file {path}"
         raise PhotoError(f"{what}: name a photograph")
@@ -79,6 +81,8 @@ def write_photo(photo: Photo, path: str | os.PathLike[str]) -> None:
     content = FORMATS[photo.kind].write(np.ascontiguousarray(samples), kept)
     try:
         write_whole(Path(path), content)
+    except DiskFull as error:
+        raise PhotoError(str(error)) from error
     except OSError as error:
         raise PhotoError(f"{path} cannot be written ({error.strerror})") from error
 

@@ -6,6 +6,7 @@ A new kind of file is a line of :data:`FORMATS`.
 from __future__ import annotations
 
 import io
+import logging
 import struct
 import warnings
 import zlib
@@ -58,6 +59,10 @@ def split_alpha(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     return samples[..., :colors], samples[..., colors] if colors < samples.shape[2] else None
 
 
+# What it finds damaged is said in a sentence of ours, or does not matter.
+logging.getLogger("tifffile").addHandler(logging.NullHandler())
+
+
 @contextmanager
 def _opened(content: bytes) -> Iterator[Any]:
     """A Pillow image, of which only the header is read; larger than photographs are, it is refused.
@@ -84,8 +89,17 @@ def _one_frame(count: int) -> None:
         raise PhotoError(f"it has {count} pages or frames, of which only one could be kept: split it first")
 
 
+def _exif(image: Any) -> Any:
+    """What a camera has written about it; nothing where that is damaged, which is no reason not to read the picture."""
+    try:
+        return image.getexif()
+    except Exception:
+        return {}
+
+
 def _kept(image: Any) -> dict[str, Any]:
-    return {name: image.info[name] for name in _KEPT if image.info.get(name)}
+    damaged = {"exif"} if not _exif(image) else set()
+    return {name: image.info[name] for name in _KEPT if image.info.get(name) and name not in damaged}
 
 
 def orientation_in(value: Any) -> int:
@@ -94,7 +108,7 @@ def orientation_in(value: Any) -> int:
 
 
 def _orientation(image: Any) -> int:
-    return orientation_in(image.getexif().get(0x0112, 1))
+    return orientation_in(_exif(image).get(0x0112, 1))
 
 
 def _read_jpeg(content: bytes) -> Photo:

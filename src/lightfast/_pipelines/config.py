@@ -13,6 +13,12 @@ from torch import nn
 
 __all__ = ["check_config", "config_of"]
 
+_BOUNDS = {"size": (1, 4096), "offset_groups": (1, 1024), "members": (1, 64), "views": (1, 8), "field": (0, 8)}
+"""Of whole numbers by the names of arguments; others are within `_LARGEST`."""
+
+_LARGEST, _LONGEST, _DEEPEST = 65536, 100_000, 8
+"""Of numbers in a configuration, of texts and lists, and of what is inside of what: files come from strangers."""
+
 
 def config_of(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a constructor was called with and its defaults, by name; modules are left to the weights.
@@ -31,7 +37,7 @@ def check_config(kind: type, config: Any) -> dict[str, Any]:
     """The configuration, if the constructor of that kind can be called with it.
 
     Raises:
-        ValueError: something is missing, unknown, or of the wrong type; the sentence says what.
+        ValueError: something is missing, unknown, of the wrong type, or out of bounds; the sentence says what.
 
     >>> class Point:
     ...     def __init__(self, x: int, *, color: Literal["red", "blue"] = "red") -> None: ...
@@ -52,7 +58,24 @@ def check_config(kind: type, config: Any) -> dict[str, Any]:
     for name, value in config.items():
         if not _fits(value, hints[name]):
             raise ValueError(f"{name} must be {_in_words(hints[name])}, but is {_shown(value)}")
+        _check_bounds(name, value)
     return config
+
+
+def _check_bounds(name: str, value: Any, depth: int = 0) -> None:
+    """Raise a sentence where a value is larger, longer or deeper than anything that a model is made from."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        least, most = _BOUNDS.get(name, (-_LARGEST, _LARGEST)) if isinstance(value, int) else (-_LARGEST, _LARGEST)
+        if not least <= value <= most:
+            raise ValueError(f"{name} must be from {least} to {most}, but is {_shown(value)}")
+    elif isinstance(value, str | list | dict):
+        if len(value) > _LONGEST or depth > _DEEPEST:
+            too = "long" if len(value) > _LONGEST else "deep"
+            raise ValueError(f"{name} is too {too}: at most {_LONGEST} entries, and {_DEEPEST} levels, are read")
+        for key, each in (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        ):
+            _check_bounds(key if isinstance(key, str) else name, each, depth + 1)
 
 
 @cache
@@ -111,5 +134,8 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # Too deep, or a number with too many digits.
+        text = f"too long to show, {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightfast._atomic import write_whole
 from lightfast._fuse import fuse
 from lightfast._pipelines.pipeline import Pipeline
 
@@ -104,14 +105,14 @@ def export(
     inputs = pipeline.example_inputs(2 if dynamic else 1, size)
     varying = {0: "batch"} | ({2: "height", 3: "width"} if pipeline.dynamic_size else {}) if dynamic else {}
     _answer(pipeline, inputs)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch, _quiet():
-        partial = Path(scratch, path.name)
-        read = FORMATS[path.suffix](pipeline, inputs, varying, partial, opset or OPSET)
+    with _quiet():
+        # In memory: where a disk is full, torch's own writer ends the process.
+        content, read = FORMATS[path.suffix](pipeline, inputs, varying, opset or OPSET)
         found = _compare(pipeline, read, size, varying)
-        if path.exists():
-            raise ValueError(f"{path} was written by somebody else in the meantime: name another file")
-        os.replace(partial, path)
+    if path.exists():
+        raise ValueError(f"{path} was written by somebody else in the meantime: name another file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
     shapes = [_shape(x.shape, varying) for x in inputs]
     answer = _shape(_answer(pipeline, inputs).shape, {0: varying.get(0)})
     described = dict(zip(pipeline.input_names, shapes, strict=True))
@@ -160,18 +161,24 @@ def _program(pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, 
     return program
 
 
-def _to_pt2(pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, str], path: Path, opset: int) -> Answer:
-    torch.export.save(_program(pipeline, inputs, varying), path, extra_files=metadata(pipeline))
-    program = torch.export.load(path).module()
+def _to_pt2(
+    pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, str], opset: int
+) -> tuple[bytes, Answer]:
+    file = io.BytesIO()
+    torch.export.save(_program(pipeline, inputs, varying), file, extra_files=metadata(pipeline))
+    content = file.getvalue()
+    program = torch.export.load(io.BytesIO(content)).module()
 
     @torch.no_grad()
     def answer(inputs: Sequence[Tensor]) -> Tensor:
         return program(*inputs)
 
-    return answer
+    return content, answer
 
 
-def _to_onnx(pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, str], path: Path, opset: int) -> Answer:
+def _to_onnx(
+    pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, str], opset: int
+) -> tuple[bytes, Answer]:
     import onnxruntime
 
     program: Any = torch.onnx.export(
@@ -190,9 +197,9 @@ def _to_onnx(pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, 
         # Where in the program an operation comes from: as large as the weights of a small network.
         node.metadata_props.clear()
     program.model.metadata_props.update(metadata(pipeline))
-    program.save(path)
+    content = program.model_proto.SerializeToString()
     try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise RuntimeError(f"the ONNX file that was made cannot be loaded by onnxruntime: {error}") from error
 
@@ -200,11 +207,11 @@ def _to_onnx(pipeline: Pipeline, inputs: tuple[Tensor, ...], varying: dict[int, 
         feeds = {name: x.numpy() for name, x in zip(pipeline.input_names, inputs, strict=True)}
         return torch.from_numpy(session.run(None, feeds)[0])
 
-    return answer
+    return content, answer
 
 
-FORMATS: dict[str, Callable[..., Answer]] = {".onnx": _to_onnx, ".pt2": _to_pt2}
-"""What writes a file, by its suffix, and gives the function that it reads back from there."""
+FORMATS: dict[str, Callable[..., tuple[bytes, Answer]]] = {".onnx": _to_onnx, ".pt2": _to_pt2}
+"""By the suffix of a file, what makes its content and the function that is read back from that."""
 
 
 def _compare(

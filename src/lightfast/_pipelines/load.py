@@ -42,7 +42,7 @@ def load(
     (64, 64)
     """
     if isinstance(name, str) and name in pretrained_names():
-        return read_model(_PACKAGED, name)
+        return read_model(_PACKAGED, name, known=True)
     path = Path(name)
     if path.is_dir():
         return read_model(path)
@@ -86,7 +86,7 @@ def pretrained(name: str) -> Pipeline:
     """
     if name not in pretrained_names():
         raise ValueError(f"there is no pretrained model {name!r}; there are: {', '.join(pretrained_names())}")
-    return read_model(_PACKAGED, name)
+    return read_model(_PACKAGED, name, known=True)
 
 
 def pretrained_names() -> list[str]:

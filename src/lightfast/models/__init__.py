@@ -31,6 +31,7 @@ INPAINTERS: dict[str, dict[str, Any]] = {
 }
 CIFAR_DEPTHS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
 FAST_WIDTHS = {"resnet9": 64, "resnet9-narrow": 32, "resnet9-wide": 96}
+CLASSIFIERS = [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS]
 
 
 def names() -> list[str]:
@@ -39,7 +40,7 @@ def names() -> list[str]:
     >>> "resnet20" in names()
     True
     """
-    return [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS, "spectral", *ESTIMATORS, *INPAINTERS]
+    return [*CLASSIFIERS, "spectral", *ESTIMATORS, *INPAINTERS]
 
 
 def create(
@@ -89,9 +90,10 @@ def create(
     words = vocabulary(offset_groups, scope, constrained, field)
     if name == "spectral":
         return SpectralNet(words, options.pop("bands", offset_groups or 3), classes or 10, **options)
-    if options:
-        others = ", ".join([*ESTIMATORS, *INPAINTERS])
-        raise ValueError(f"{name!r} has no {', '.join(options)}: these are for {others}")
+    if options and name in names():
+        instead = "; the number of classes is classes=" if {"num_classes", "n_classes"} & options.keys() else ""
+        taken = "offset_groups, classes, scope, constrained and field"
+        raise ValueError(f"{name} takes {taken}, but no {', '.join(options)}{instead}")
     if name in CIFAR_DEPTHS:
         return CifarResNet(words, CIFAR_DEPTHS[name], classes or 10)
     if name in FAST_WIDTHS:

@@ -173,7 +173,7 @@ def test_progress_on_a_terminal(monkeypatch):
     assert display._progress is not None
     with display:
         bar = display.add("training", 10, 0)
-        display.show(bar, 5, 10, {"loss": 0.5, "error": 0.25}, 1.0)
+        display.show(bar, 5, {"loss": 0.5, "error": 0.25})
         display.advance(bar, 6)
         (task,) = display._progress.tasks
         assert task.completed == 5 and task.fields["values"] == "loss 0.5  error 0.25"

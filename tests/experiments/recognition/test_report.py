@@ -68,19 +68,31 @@ def with_kinds(entry):
     return entry | {"varying": {kind: entry["mixed"] + number for number, kind in enumerate(LIGHT_KINDS)}}
 
 
-@pytest.fixture
-def folder(tmp_path):
+def finished(out):
     """A finished comparison, with real though untrained networks."""
     for entry in RECORDS:
-        run = run_folder(tmp_path, (entry["strategy"], entry["seed"]))
+        run = run_folder(out, (entry["strategy"], entry["seed"]))
         options = {"color": "log", "offset_groups": 3} if entry["strategy"] == "equivariant" else {}
         Classifier("resnet20", PICTURES.classes, **options).save(run)
         (run / "evaluation.json").write_text(json.dumps(entry))
-    return tmp_path
+    return out
 
 
-def test_everything_is_written(folder):
-    table = write_report(folder)
+@pytest.fixture
+def folder(tmp_path):
+    """One to change."""
+    return finished(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """One to look at, with its report, and the tables that it has."""
+    out = finished(tmp_path_factory.mktemp("written"))
+    return out, write_report(out)
+
+
+def test_everything_is_written(written):
+    folder, table = written
     names = {path.name for path in folder.iterdir()}
     assert {"results.json", "table.md", "errors.png", "examples.png", "report.html"} <= names
     assert (folder / "table.md").read_text() == table
@@ -90,9 +102,8 @@ def test_everything_is_written(folder):
     assert len(results["runs"]) == 3 and {"command", "commit", "versions", "machine"} <= results["report"].keys()
 
 
-def test_light_that_varies_has_a_table_and_a_figure_where_it_was_measured(folder):
-    assert "hard edge" not in write_report(folder)
-    assert not (folder / "varying.png").exists()
+def test_light_that_varies_has_a_table_and_a_figure_where_it_was_measured(folder, written):
+    assert "hard edge" not in written[1] and not (written[0] / "varying.png").exists()
     for entry in RECORDS[:2]:
         path = run_folder(folder, (entry["strategy"], entry["seed"])) / "evaluation.json"
         path.write_text(json.dumps(with_kinds(entry)))
@@ -115,9 +126,8 @@ def test_every_kind_of_light_has_a_name_in_tables():
     assert tuple(VARYING) == LIGHT_KINDS
 
 
-def test_the_page_stands_alone(folder):
-    write_report(folder)
-    html = (folder / "report.html").read_text()
+def test_the_page_stands_alone(written):
+    html = (written[0] / "report.html").read_text()
     assert not re.search(r"(src|href)=[\"'](?!data:)", html) and "url(" not in html and "@import" not in html
     assert html.count("<picture>") == 2 and "prefers-color-scheme: dark" in html
     assert "8.50 ± 0.71" in html and "Published" in html
@@ -144,8 +154,8 @@ def test_means_and_spreads():
     assert equivariant.ours and not original.ours
 
 
-def test_tables_are_rectangles(folder):
-    for table in re.findall(r"(?:^\|.*\n)+", write_report(folder), re.MULTILINE):
+def test_tables_are_rectangles(written):
+    for table in re.findall(r"(?:^\|.*\n)+", written[1], re.MULTILINE):
         assert len({len(line) for line in table.splitlines()}) == 1
 
 

@@ -1,6 +1,7 @@
 """The training engine: one readable loop for any task, on any device, in one process or many."""
 
 from lightfast._experiments.engine.checkpoint import CheckpointError
+from lightfast._experiments.engine.interrupt import Interrupted
 from lightfast._experiments.engine.lock import FolderInUse, holding
 from lightfast._experiments.engine.loop import CHECKPOINT, Diverged, Job, seconds_before, train, train_many
 from lightfast._experiments.engine.order import Draw
@@ -16,6 +17,7 @@ __all__ = [
     "Draw",
     "FolderInUse",
     "GameTask",
+    "Interrupted",
     "Job",
     "LazyTask",
     "Phase",

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lightfast._atomic import write_whole
 __all__ = ["Display", "LogFile"]
 
 _REFRESH_SECONDS = 0.1
-_LINE_SECONDS = 10.0
+_LINE_SECONDS = 30.0
 
 
 class LogFile:
@@ -52,7 +53,7 @@ class LogFile:
 
 
 class Display:
-    """A bar for each run with the latest values and the time left; plain lines now and then without a terminal.
+    """A bar for each run with the latest values and the time left; without a terminal, a line every half minute.
 
     Args:
         enabled: whether to show anything.
@@ -60,36 +61,42 @@ class Display:
 
     def __init__(self, enabled: bool) -> None:
         self._enabled, self._progress = enabled, None
-        self._names: list[str] = []
-        self._shown: list[float] = []
+        self._bars: list[_Bar] = []
         if enabled and sys.stderr.isatty():
             self._progress = _make_progress()
 
     def add(self, name: str, steps: int, done: int) -> int:
         """A bar for a run; returns its number."""
-        self._names.append(name)
-        self._shown.append(time.monotonic())
+        self._bars.append(_Bar(name, steps, done))
         if self._progress is not None:
             self._progress.add_task(name, total=steps, completed=done, values="")
-        return len(self._names) - 1
+        return len(self._bars) - 1
 
     def advance(self, bar: int, step: int) -> None:
-        """Show that a run has done `step` steps, not more often than the eye can see."""
-        now = time.monotonic()
-        if self._progress is not None and now - self._shown[bar] > _REFRESH_SECONDS:
-            self._progress.update(bar, completed=step)
-            self._shown[bar] = now
-
-    def show(self, bar: int, step: int, steps: int, values: Mapping[str, float], seconds_left: float) -> None:
-        """Show a run's latest values."""
-        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        now = time.monotonic()
+        """Show that a run has done `step` steps, not more often than the eye can see, or than a file should grow."""
+        shown, now = self._bars[bar], time.monotonic()
         if self._progress is not None:
-            self._progress.update(bar, completed=step, values=text)
-        elif self._enabled and (now - self._shown[bar] > _LINE_SECONDS or step == steps):
-            self._shown[bar] = now
-            left = f"{seconds_left / 60:.1f} min left" if step < steps else "done"
-            print(f"{self._names[bar]}  {step}/{steps}  {text}  {left}", file=sys.stderr, flush=True)
+            if now - shown.at > _REFRESH_SECONDS:
+                self._progress.update(bar, completed=step)
+                shown.at = now
+        elif self._enabled and now - shown.at > _LINE_SECONDS:
+            self._print(shown, step)
+
+    def show(self, bar: int, step: int, values: Mapping[str, float]) -> None:
+        """Show a run's latest values."""
+        shown = self._bars[bar]
+        shown.values = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if self._progress is not None:
+            self._progress.update(bar, completed=step, values=shown.values)
+        elif self._enabled and step == shown.steps:
+            self._print(shown, step)
+
+    def _print(self, shown: _Bar, step: int) -> None:
+        shown.at = time.monotonic()
+        each = (shown.at - shown.started) / max(step - shown.done, 1)
+        left = f"{each * (shown.steps - step) / 60:.1f} min left" if step < shown.steps else "done"
+        parts = [shown.name, f"{step}/{shown.steps}", shown.values, left]
+        print("  ".join(filter(None, parts)), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Display:
         if self._progress is not None:
@@ -99,6 +106,18 @@ class Display:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+@dataclass
+class _Bar:
+    """A run as it is shown: its first step, when that was, and what was shown last, and when."""
+
+    name: str
+    steps: int
+    done: int
+    values: str = ""
+    started: float = field(default_factory=lambda: time.monotonic())
+    at: float = field(default_factory=lambda: time.monotonic())
 
 
 def _keep_lines(path: Path, step: int) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from lightfast._experiments.engine import processes
 from lightfast._experiments.engine.average import model_tensors
 from lightfast._experiments.engine.checkpoint import CheckpointError, load_checkpoint, read_header, save_checkpoint
+from lightfast._experiments.engine.interrupt import Interrupted, listening
 from lightfast._experiments.engine.lock import holding
 from lightfast._experiments.engine.log import Display, LogFile
 from lightfast._experiments.engine.order import Order
@@ -30,6 +31,9 @@ OnLog = Callable[[int, Mapping[str, float]], None]
 
 CHECKPOINT = "checkpoint.safetensors"
 """The name of the checkpoint in a run's folder."""
+
+_SAVE_SECONDS = 600.0
+"""A checkpoint is also written when the last one is so old, however slow the steps are."""
 
 _FREE_ON_RESUME = {"log_every", "checkpoint_every", "graph", "accumulate"}
 
@@ -92,6 +96,7 @@ def train(
         Diverged: the loss or a weight became NaN or infinite; the checkpoint in `out` is from before.
         CheckpointError: `out` holds a run already and `resume` is off, or a checkpoint that does not fit.
         FolderInUse: another training writes to `out`.
+        Interrupted: Ctrl-C or SIGTERM; the checkpoint in `out` is of the step before.
         ProcessLost: another process of this training has ended.
     """
     return train_many([Job(model, task, recipe, out, resume, on_log)], device=device, progress=progress)[0]
@@ -121,7 +126,8 @@ def train_many(jobs: Sequence[Job], *, device: torch.device | None = None, progr
         for side_by_side in [jobs] if graphed else [[job] for job in jobs]:
             with ExitStack() as stack:
                 runs = [stack.enter_context(_started(job, device, display)) for job in side_by_side]
-                failures += _advance_in_turns(runs)
+                with listening() as told:
+                    failures += _advance_in_turns(runs, told)
     if failures:
         raise failures[0]
     return [job.model.eval() for job in jobs]
@@ -133,11 +139,13 @@ def seconds_before(jobs: Sequence[Job]) -> float:
     return max((read_header(path)["seconds"] for path in kept), default=0.0)
 
 
-def _advance_in_turns(runs: Sequence[_Run]) -> list[Diverged]:
-    """A step of each run, again and again, until all have finished or diverged."""
+def _advance_in_turns(runs: Sequence[_Run], told: Callable[[], int]) -> list[Diverged]:
+    """A step of each run, again and again, until all have finished or diverged, or the process is told to stop."""
     failures: list[Diverged] = []
     active = list(runs)
     while active:
+        if number := told():
+            raise Interrupted("; ".join(run.stop() for run in active), number)
         for run in list(active):
             try:
                 if not run.done:
@@ -160,9 +168,10 @@ class _Run:
         self.checkpoint = job.checkpoint
         if self.checkpoint is not None and self.checkpoint.exists() and not job.resume:
             raise CheckpointError(
-                f"{self.checkpoint.parent} holds a training run already: resume it, name another folder, or delete "
-                f"{self.checkpoint.name} there to start from the beginning"
+                f"{self.checkpoint.parent} holds a training run already: go on with it by --resume, name another "
+                f"folder with --out, or delete {self.checkpoint.name} there to start from the beginning"
             )
+        self.saved = time.monotonic()
         self.stream = torch.cuda.Stream(device) if _can_graph(job, device) else None
         model = job.model.to(device)
         if self.recipe.channels_last:
@@ -201,9 +210,17 @@ class _Run:
             self.display.advance(self.bar, self.step)
             if self.step % self.recipe.log_every == 0 or self.done:
                 self._log()
-            every = self.recipe.checkpoint_every
-            if self.checkpoint is not None and every and (self.step % every == 0 or self.done):
+            if self.checkpoint is not None and self._save_is_due():
                 self._save(self.checkpoint)
+
+    def stop(self) -> str:
+        """Keep what was reached, where there is a folder for it; a sentence says what that is, and how to go on."""
+        so_far = f"{self.job.name} was interrupted after step {self.step} of {self.recipe.steps}"
+        if self.checkpoint is None:
+            return f"{so_far}; it has no folder of its own, and begins anew when the command is given again"
+        with self._on_stream():
+            self._save(self.checkpoint)
+        return f"{so_far}, and all of it is in {self.checkpoint}: to go on, give the same command with --resume"
 
     def finish(self) -> None:
         """Give the model its averaged weights, and let others use the stream's results."""
@@ -222,6 +239,17 @@ class _Run:
             self.stream.synchronize()
         if self.log_file is not None:
             self.log_file.close()
+
+    def _save_is_due(self) -> bool:
+        """By the number of steps, or by the clock; processes that train together read it at log lines, as one."""
+        every = self.recipe.checkpoint_every
+        if every and (self.step % every == 0 or self.done):
+            return True
+        late = time.monotonic() - self.saved > _SAVE_SECONDS
+        if processes.count() == 1:
+            return late
+        at_log = self.step % self.recipe.log_every == 0
+        return at_log and bool(processes.mean_over_processes(torch.tensor(float(late), device=self.device)) > 0)
 
     def _make_order(self) -> Order:
         accumulate, first = self.recipe.accumulate, processes.rank() * self.recipe.accumulate
@@ -249,7 +277,7 @@ class _Run:
         if not processes.is_main():
             return
         self.seconds = time.monotonic() - self.started
-        self.display.show(self.bar, self.step, self.recipe.steps, values, self._seconds_left())
+        self.display.show(self.bar, self.step, values)
         if self.log_file is not None:
             lr, epoch = learning_rate(self.recipe, self.step - 1), self.order.epoch(self.step)
             self.log_file.write(self.step, {**values, "lr": lr, "epoch": epoch, "seconds": self.seconds})
@@ -264,9 +292,6 @@ class _Run:
             self.work.meter.replace(sums)
         steps = max(self.step - self.logged, 1)
         return {name: total / steps for name, total in zip(self.work.meter.sums, sums.tolist(), strict=True)}
-
-    def _seconds_left(self) -> float:
-        return self.seconds / self.step * (self.recipe.steps - self.step)
 
     def _stop_if_not_finite(self, values: Mapping[str, float]) -> None:
         loss = values.get("loss", 0.0)
@@ -298,6 +323,7 @@ class _Run:
                 "recipe": self.recipe.to_dict(),
             }
             save_checkpoint(path, self.work.tensors(), about)
+        self.saved = time.monotonic()
 
     def _resume(self, path: Path) -> None:
         about = read_header(path)

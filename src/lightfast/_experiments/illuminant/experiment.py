@@ -17,6 +17,7 @@ from torch import Tensor
 from lightfast._experiments import names_in
 from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._experiments.data.lit_scenes import LitScenes
+from lightfast._experiments.data.mimo import load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
 from lightfast._experiments.illuminant.evaluation import (
@@ -31,14 +32,16 @@ from lightfast._experiments.illuminant.evaluation import (
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, splits_of
 from lightfast._experiments.illuminant.report import evaluation_table, illuminant_report
+from lightfast._experiments.illuminant.several_lights import evaluate_map, lit_twice
 from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
 from lightfast._experiments.plan import scaled
 from lightfast._experiments.provenance import provenance
-from lightfast._experiments.records import Record, Run
+from lightfast._experiments.records import Record, Run, run_folder
 from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
+from lightfast._pipelines.light_map import LightMap
 from lightfast.constancy import CLASSICAL, LightPrior, pull_to_curve
 from lightfast.metrics import recovery_error, reproduction_error
 
@@ -169,20 +172,33 @@ class Illuminant(Study):
             for member in range(seed, seed + self.members):
                 task, recipe = self._task(estimator, part, everything)
                 recipe = dataclasses.replace(recipe, seed=member)
-                jobs.append(Job(estimator.networks[len(jobs)], task, recipe, name=f"{part} {member}"))
+                folder = run_folder(self.out, (part, member))
+                network = estimator.networks[len(jobs)]
+                jobs.append(Job(network, task, recipe, folder, self.resume, name=f"{part} {member}"))
         self.train_jobs(jobs)
         if self.calibrated:
             factors = [*(part for part in _parts(kind) for _ in range(self.members)), kind]
             estimator = estimator.with_calibration(read_calibration(Path(self.calibrated), factors))
         if self.main:
             estimator.eval().save(self.out, name, half=self.half)
+            for job in jobs:
+                assert job.checkpoint is not None
+                job.checkpoint.unlink(missing_ok=True)
         return f"written: {self.out / name}.safetensors and {self.out / name}.json"
 
     @classmethod
+    def takes(cls, pipeline: Any) -> bool:
+        """Estimators, and maps of lights, which are measured under two."""
+        return isinstance(pipeline, Estimator | LightMap)
+
+    @classmethod
     def evaluate(
-        cls, pipeline: Estimator, data: Path | None, size: int | None, seed: int, device: torch.device
+        cls, pipeline: Estimator | LightMap, data: Path | None, size: int | None, seed: int, device: torch.device
     ) -> tuple[str, Record]:
-        scenes = cls.load(data, {}).to(device)
+        if isinstance(pipeline, LightMap):
+            return evaluate_map(pipeline, lit_twice(draw_scenes(), seed) if data is None else load_mimo(data), device)
+        # Of drawn scenes a few will do: several networks look at several views of each under every light.
+        scenes = (draw_scenes(scenes=24) if data is None else load_scenes(data)).to(device)
         lights, everything = added_lights(scenes, seed=seed), torch.arange(len(scenes))
         estimates = estimates_under_light(pipeline.to(device).eval(), scenes, everything, lights)
         found = measure(scenes, estimates, lights)

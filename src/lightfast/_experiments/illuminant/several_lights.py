@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.mimo import LitPicture
 from lightfast._experiments.illuminant.task import IlluminantTask
+from lightfast._experiments.report.tables import markdown
+from lightfast._pipelines.light_map import LightMap
 from lightfast.metrics import recovery_error, summary
 
 _ALONG = 0.45
@@ -85,6 +88,30 @@ def measure_pictures(
         lights = answer(picture).expand_as(picture.light)
         means.append(recovery_error(lights[:, known].T, picture.light[:, known].T).mean())
     return {"recovery": summary(torch.stack(means)).as_dict()}
+
+
+def lit_twice(scenes: LitScenes, seed: int = 0, count: int = 64) -> list[LitPicture]:
+    """The first scenes in white light, each lit again by :func:`two_lights`."""
+    size = scenes.images.shape[2:]
+    white = scenes.images[:count] / scenes.illuminants[:count, :, None, None]
+    lights = two_lights(len(white), max(size), torch.Generator().manual_seed(seed)).exp()
+    lights = F.interpolate(lights, size, mode="bilinear")
+    return [
+        LitPicture(str(number), image * light, light)
+        for number, (image, light) in enumerate(zip(white, lights, strict=True))
+    ]
+
+
+@torch.no_grad()
+def evaluate_map(
+    model: LightMap, pictures: Sequence[LitPicture], device: torch.device
+) -> tuple[str, dict[str, dict[str, float]]]:
+    """The errors of a map of lights and of :data:`BASELINES`, as a table and by name."""
+    model = model.to(device).eval()
+    answers = {**BASELINES, "map of lights": lambda picture: model(picture.image[None].to(device))[0].cpu()}
+    found = {name: measure_pictures(answer, pictures)["recovery"] for name, answer in answers.items()}
+    rows = [[name, *(f"{errors[kind]:.2f}" for kind in ("mean", "median"))] for name, errors in found.items()]
+    return markdown([["recovery error, °", "mean", "median"], *rows]), found
 
 
 def _gray_world(picture: LitPicture) -> Tensor:

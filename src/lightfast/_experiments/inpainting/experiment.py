@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lightfast import models
 from lightfast._experiments.data.generated_textures import drawn_textures
 from lightfast._experiments.data.street import HoleImages, load_street
 from lightfast._experiments.inpainting.evaluation import evaluate_inpainter, worst_stability
@@ -44,6 +45,7 @@ class Inpainting(Study):
     kinds, plans = NETWORKS, PLANS
     aliases: ClassVar = {"all": ("original", "wrapped", "equivariant", "equivariant-free")}
     trained = "equivariant-free"
+    networks = tuple(models.INPAINTERS)
     together: ClassVar[int] = 3
     pipeline = Inpainter
     measured = ("tests",)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lightfast import models
 from lightfast._atomic import write_json
 from lightfast._experiments.classification import STRATEGIES, Strategy
 from lightfast._experiments.engine import Job
@@ -65,6 +66,7 @@ class Recognition(Study):
     }
     plans: ClassVar = {name: PLANS[name] for name in ("paper", "best", "quick", "demo")}
     usual_recipe = "quick"
+    networks = models.CLASSIFIERS
     pipeline = Classifier
     measured = ("saturations", "errors", "mixed", "varying")
 
@@ -79,6 +81,10 @@ class Recognition(Study):
         if data is None:
             return drawn_pictures()
         return load_pictures(data, options["size"] or (128 if options["command"] == "train" else None))
+
+    @classmethod
+    def samples(cls, data: Pictures) -> int:
+        return len(data.train_labels)
 
     def __post_init__(self) -> None:
         """Start with nothing but the images, on the device."""

@@ -85,7 +85,7 @@ PLANS: dict[str, RecognitionPlan] = {
             "the recipe of He et al. for ILSVRC-12: 90 epochs",
             Recipe(450_000, batch_size=256, milestones=(150_000, 300_000), checkpoint_every=2500, log_every=250),
             Augmentation(resize=True),
-            "resnet50",
+            model="resnet50",
             jitter=0.5,
         ),
         RecognitionPlan(
@@ -93,7 +93,8 @@ PLANS: dict[str, RecognitionPlan] = {
             "a short recipe for folders of small pictures",
             Recipe(3000, warmup=200, **_COSINE),
             Augmentation(resize=True, smallest_part=0.25),
-            "resnet18",
+            epochs=60,
+            model="resnet18",
             jitter=0.5,
             balance_recipe=_SHORT_BALANCE,
         ),

@@ -172,7 +172,11 @@ def image_grid(
 def png_of(figure: Any) -> bytes:
     """The figure as a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        # Names of folders and classes are no formulas, whatever signs they have.
+        text.set_parse_math("$" not in text.get_text())
     file = io.BytesIO()
     figure.set_dpi(150)
     FigureCanvasAgg(figure).print_png(file)

@@ -18,7 +18,7 @@ from lightfast._experiments.plan import Plan
 from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.figures import Theme, draw_curves, label_axes, new_figure, png_of
-from lightfast._experiments.report.tables import comparison
+from lightfast._experiments.report.tables import comparison, markdown
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.spectral import SpectralClassifier
@@ -208,24 +208,46 @@ class Spectral(Study):
             pipeline, task(samples, data.labels[train], pipeline, plan.augmentation, strategy.relit), plan.recipe
         )
 
-    @torch.no_grad()
     def measure(self, run: Run, pipeline: SpectralClassifier) -> Record:
         """How many labels of the test fold are wrong under each light, and how many there are, of each class."""
-        data, test = self.data, self._sides(run.split)[1]
-        pipeline = pipeline.to(self.device).eval()
+        return self._measure(pipeline, self.data, self._sides(run.split)[1], self.device)
+
+    @classmethod
+    def evaluate(
+        cls, pipeline: SpectralClassifier, data: Path | None, size: int | None, seed: int, device: torch.device
+    ) -> tuple[str, Record]:
+        cubes = cls.load(data, {})
+        if list(cubes.classes) != pipeline.classes:
+            raise ValueError(
+                f"the cubes' classes are {', '.join(cubes.classes)}, but the classifier was trained for "
+                f"{', '.join(pipeline.classes)}"
+            )
+        # Of what is drawn, the fold that models which are kept were not trained on.
+        test = cubes.labels >= 0 if data is not None else cubes.folds == 0
+        found = cls._measure(pipeline, cubes, test, device, seed)
+        errors = [100 * sum(wrong) / sum(found["known"]) for wrong in found["wrong"]]
+        rows = [["strength of the light", *map("{:g}".format, STRENGTHS)], ["error, %", *map("{:.2f}".format, errors)]]
+        return markdown(rows), found | {"errors": errors}
+
+    @staticmethod
+    @torch.no_grad()
+    def _measure(
+        pipeline: SpectralClassifier, data: Cubes, test: Tensor, device: torch.device, seed: int = 0
+    ) -> dict[str, Any]:
+        pipeline = pipeline.to(device).eval()
         if data.per_pixel:
             cubes = data.cubes.permute(0, 2, 3, 1)[test].T[None, :, :, None]
             labels = data.labels[test][None, :, None]
         else:
             cubes, labels = data.cubes[test], data.labels[test]
-        cubes, labels, classes = cubes.to(self.device), labels.to(self.device), len(data.classes)
+        cubes, labels, classes = cubes.to(device), labels.to(device), len(data.classes)
         wrong = []
         for strength in STRENGTHS:
-            generator = torch.Generator().manual_seed(0)
-            counts = torch.zeros(classes, device=self.device)
+            generator = torch.Generator().manual_seed(seed)
+            counts = torch.zeros(classes, device=device)
             for _ in range(_LIGHTS):
                 gains = spectral_gains(len(cubes), cubes.shape[1], strength, generator=generator)
-                missed = pipeline(cubes * gains.to(self.device)[:, :, None, None]).argmax(1) != labels
+                missed = pipeline(cubes * gains.to(device)[:, :, None, None]).argmax(1) != labels
                 counts += torch.bincount(labels[missed & (labels >= 0)], minlength=classes)
             wrong.append((counts / _LIGHTS).tolist())
         known = torch.bincount(labels[labels >= 0], minlength=classes).tolist()

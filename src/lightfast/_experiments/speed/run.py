@@ -154,6 +154,8 @@ def _begin(request: Request, path: Path) -> dict[str, Any]:
         results["runs"].append(made_by)
         results["skipped"] = []
         return {**{name: [] for name in _EXTRAS}, **results, "device": request.device.type}
+    if path.exists():
+        raise ValueError(f"{path} is there already: go on with --resume, or name another folder with --out")
     empty: dict[str, Any] = {"comparisons": [], **{name: [] for name in _EXTRAS}, "profiles": [], "skipped": []}
     return {"hardware": where, "device": request.device.type, "variants": VARIANTS, "runs": [made_by], **empty}
 
