@@ -301,6 +301,11 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
     for node in list(graph.nodes):
         if not isinstance(node.target, OpOverload) or own not in (*node.args, *node.kwargs.values()):
             continue
+        if operation(node) not in ("to", "_to_copy") and _has_type(node.args[:1], own):
+            # A sum or a softmax in the type that its input has anyway.
+            node.args = tuple(None if argument is own else argument for argument in node.args)
+            node.kwargs = {key: argument for key, argument in node.kwargs.items() if argument is not own}
+            continue
         if reference is None:
             network.register_buffer("type_reference", torch.zeros((), dtype=own, device=floats[0].device), False)
             with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
@@ -312,6 +317,11 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
                 cast = graph.call_function(torch.ops.aten.to.other, (node, reference))
             cast.meta = dict(node.meta)
             node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
+
+
+def _has_type(arguments: Iterable[Any], dtype: torch.dtype) -> bool:
+    values = (argument.meta.get("val") for argument in arguments if isinstance(argument, fx.Node))
+    return any(isinstance(value, Tensor) and value.dtype == dtype for value in values)
 
 
 def _make_pure(graph: fx.Graph) -> None:
