@@ -17,8 +17,8 @@ def zoo(
     library: Annotated[
         str,
         typer.Option(
-            help="timm, torchvision, transformers, monai or lightfast, or several with commas; package.module:name of a "
-            "mapping from names to functions that give a network and an example. By default all that are installed."
+            help="timm, torchvision, transformers, monai or lightfast, or several with commas; or package.module:name of "
+            "a mapping from names to functions that give a network and an example. By default all that are installed."
         ),
     ] = "",
     names: Annotated[

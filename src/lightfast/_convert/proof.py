@@ -189,6 +189,8 @@ def _constrained(module: Constrained, value: Response, shape: tuple[int, ...], s
     """A layer that is linear: `R` becomes `(Σ_taps W) R`, which is checked to be the assignment of its outputs."""
     layout = layout_of(value, space)
     axis = len(value.shape) - 1 if isinstance(module, lf.Linear) else 1
+    if layout is not None and axis not in (layout.features, layout.images) and module.in_groups.count == 1:
+        return _mixed(module, layout, shape, space)
     if layout is None or layout.features != axis or layout.groups != module.in_groups:
         raise Unproved
     if layout.images != 0 and not isinstance(module, lf.Linear):
@@ -196,6 +198,17 @@ def _constrained(module: Constrained, value: Response, shape: tuple[int, ...], s
     if not _meets_constraint(module, space):
         raise Unproved
     return replace(layout, groups=module.out_groups).response(shape, space)
+
+
+def _mixed(module: Constrained, layout: Layout, shape: tuple[int, ...], space: Space) -> Response:
+    """Averages along an axis over which nothing varies in how a value moves: it moves as before."""
+    one_tap = isinstance(module, lf.Linear) or module.weight[0, 0].numel() == 1
+    padded = any(getattr(module, "_reversed_padding_repeated_twice", ()))
+    if not one_tap or padded or isinstance(module, nn.modules.conv._ConvTransposeNd):
+        raise Unproved
+    if getattr(module, "groups", 1) != 1 or not _meets_constraint(module, space):
+        raise Unproved
+    return layout.response(shape, space)
 
 
 def _meets_constraint(module: Any, space: Space) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from operator import getitem
+from typing import Any
 
 from torch import Tensor, fx
 
@@ -70,13 +71,42 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
         if len(operands) < 2 or name not in _GATED + _PRODUCTS:
             continue
         stop = _common(operands, parents)
-        if name in _PRODUCTS:
+        averaged = _averaged(node, name, operands)
+        if averaged is not None:
+            # Weights that sum to 1 average the values, so that these can carry the offset; the weights cannot.
+            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop) | {node}
+        elif name in _PRODUCTS:
             joint = _joint_layer(stop)
             stop = joint[-1].all_input_nodes[0] if joint else stop
             plain |= _serving(operands, node, stop) | {node, *joint}
         else:
             plain |= _serving([_gate(operands)], node, stop)
     return plain
+
+
+def _averaged(product: fx.Node, name: str, operands: list[fx.Node]) -> fx.Node | None:
+    """The values of attention: what a product averages, with weights that come from a softmax; None if it does not."""
+    if name == "scaled_dot_product_attention":
+        value = product.args[2]
+    elif name in ("matmul", "bmm") and len(operands) == 2 and _is_softmax(product.args[0]):
+        value = product.args[1]
+    else:
+        return None
+    return value if isinstance(value, fx.Node) and value in operands and _own_layer(value) else None
+
+
+def _is_softmax(weights: Any) -> bool:
+    """Whether a value is what a softmax gave, possibly dropped out or in another shape."""
+    while isinstance(weights, fx.Node) and operation(weights) in _SHAPE | {"dropout", "to", "expand"}:
+        weights = weights.args[0]
+    return isinstance(weights, fx.Node) and operation(weights) in ("softmax", "_softmax")
+
+
+def _own_layer(value: fx.Node) -> bool:
+    """Whether a value comes from a layer of its own, and not from one that makes queries and keys too."""
+    while operation(value) in _SHAPE:
+        value = value.all_input_nodes[0]
+    return operation(value) in _LAYERS
 
 
 def _gate(operands: list[fx.Node]) -> fx.Node:

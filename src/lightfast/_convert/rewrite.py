@@ -50,6 +50,7 @@ class Reference:
     pool: fx.Node
     layout: Layout
     shape: tuple[int, ...]
+    order: int
 
     def fits(self, shape: tuple[int, ...]) -> Layout | None:
         """How a value of this shape is laid out once it has the group means back; None if it has no place for them."""
@@ -195,15 +196,23 @@ class Rewriter:
                     # In turns, so that each part has features of all groups.
                     seen = sorted(set(layout.groups.assignment))
                     out_groups = Groups((seen[i % len(seen)] for i in range(outputs)), self.space.groups)
-        if layout is None or out_groups is None:
+        mixes = layout is not None and _mixes_positions(name, call, weight, layout, axis)
+        if layout is None or (out_groups is None and not mixes):
             self._plain_linear(node, name, call, path)
             return
-        key = (path, layout.groups, out_groups, tuple(weight.shape))
-        layer = linear_layer(name, call, weight, bias, (layout.groups, out_groups), self.options.padding_mode)
+        in_groups = layout.groups
+        if mixes or out_groups is None:
+            # Averages over positions, whose weights sum to 1: all positions of a feature move alike.
+            in_groups, out_groups = (Groups([0] * count, 1) for count in (weight.shape[1], outputs))
+        key = (path, in_groups, out_groups, tuple(weight.shape))
+        layer = linear_layer(name, call, weight, bias, (in_groups, out_groups), self.options.padding_mode)
         place = self.modules.layer(key, path, layer, {"weight": weight, "bias": bias})
         module = self.modules.root.get_submodule(place)
         self._note(place, _plain_name(name), type(module).__name__, "its weights are kept on the constraint")
         new = self.graph.call_module(place, (self._node(value),))
+        if mixes:
+            self._set(node, new, layout.response(self._shape(node), self.space))
+            return
         if scores:
             shape = list(self._shape(node))
             copies, shape[axis] = out_groups.features // shape[axis], out_groups.features
@@ -423,7 +432,8 @@ class Rewriter:
             pool = self.graph.call_module(place, (self._node(operand),))
             place = self.modules.place(paths["center"], Shift(layout.groups, -1, layout.images, layout.features))
             centered = self.graph.call_module(place, (self._node(operand), pool))
-            self.centered[operand] = (centered, Reference(pool, layout, self._shape(operand)))
+            reference = Reference(pool, layout, self._shape(operand), len(self.centered))
+            self.centered[operand] = (centered, reference)
         return self.centered[operand]
 
     def _finish(
@@ -447,7 +457,8 @@ class Rewriter:
         if node in self.plain or not fitting or not recorded.is_floating_point():
             self._set(node, new, Response(shape), references)
             return
-        reference, layout = fitting[0]
+        # Those that were taken away last: of attention, the values' own.
+        reference, layout = max(fitting, key=lambda fit: fit[0].order)
         place = self.modules.place(self._path(node, "restore"), Shift(layout.groups, 1, layout.images, layout.features))
         shifted = self.graph.call_module(place, (new, reference.pool))
         self._set(node, shifted, layout.response(shape, self.space))
@@ -517,6 +528,15 @@ class Rewriter:
     def _note_kept(self, node: fx.Node, path: str, before: str, why: str) -> None:
         after = "plain, on the centered input" if self._layout(node) is None else "plain, in an adapter"
         self.report.changes.append(Change(path, before, after, why, kept=True))
+
+
+def _mixes_positions(name: str, call: dict[str, Any], weight: Tensor, layout: Layout, axis: int) -> bool:
+    """Whether a layer is applied along an axis of positions, to each feature by itself, as an MLP-Mixer does."""
+    if axis in (layout.features, layout.images) or "transpose" in name:
+        return False
+    padding = call.get("padding", 0)
+    plain = padding == "valid" or not any(padding if isinstance(padding, list | tuple) else [padding])
+    return name == "linear" or (weight[0, 0].numel() == 1 and call["groups"] == 1 and plain)
 
 
 def _plain_name(name: str) -> str:

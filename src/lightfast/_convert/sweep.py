@@ -1,4 +1,4 @@
-"""Converting the networks of a library, each in a process of its own: which convert, how long it takes, what is proved."""
+"""Converting the networks of a library, each in a process of its own: which convert, how long it takes, and why not."""
 
 from __future__ import annotations
 
