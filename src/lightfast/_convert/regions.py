@@ -17,6 +17,8 @@ _BOUNDED = ("sigmoid", "hardsigmoid", "softmax", "tanh", "hardtanh", "clamp", "r
 _SHAPE = {"view", "reshape", "unflatten", "permute", "transpose", "squeeze", "unsqueeze", "contiguous", "clone"}
 _SPLIT = {"split", "split_with_sizes", "chunk", "unbind", "select"}
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+_FAR = 32
+"""How many operations before a product are looked at for a softmax."""
 
 
 def varying_nodes(graph: fx.Graph) -> set[fx.Node]:
@@ -96,15 +98,22 @@ def _averaged(product: fx.Node, name: str, operands: list[fx.Node]) -> fx.Node |
 
 
 def _is_softmax(weights: Any) -> bool:
-    """Whether a value is what a softmax gave, possibly dropped out or in another shape."""
-    while isinstance(weights, fx.Node) and operation(weights) in _SHAPE | {"dropout", "to", "expand"}:
-        weights = weights.args[0]
-    return isinstance(weights, fx.Node) and operation(weights) in ("softmax", "_softmax")
+    """Whether a value was made of a softmax by sums and products: gated, normalized again, or dropped out."""
+    pending, steps = [weights], 0
+    while pending and steps < _FAR:
+        node, steps = pending.pop(0), steps + 1
+        if not isinstance(node, fx.Node):
+            continue
+        if operation(node) in ("softmax", "_softmax"):
+            return True
+        if operation(node) in _SHAPE | {"dropout", "to", "expand", "add", "sub", "mul", "div", "sum"}:
+            pending += node.all_input_nodes
+    return False
 
 
 def _own_layer(value: fx.Node) -> bool:
     """Whether a value comes from a layer of its own, and not from one that makes queries and keys too."""
-    while operation(value) in _SHAPE:
+    while operation(value) in _SHAPE | {"batch_norm", "layer_norm"}:
         value = value.all_input_nodes[0]
     return operation(value) in _LAYERS
 
