@@ -17,7 +17,7 @@ def zoo(
     library: Annotated[
         str,
         typer.Option(
-            help="timm, torchvision, transformers, monai or lightfast, or several with commas; or package.module:name of "
+            help="timm, torchvision, transformers, monai or lightfast, or several with commas; or package.module:name, "
             "a mapping from names to functions that give a network and an example. By default all that are installed."
         ),
     ] = "",

@@ -8,6 +8,7 @@ rest. What holds here holds in training and in evaluation mode, since a layer's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import getitem
 from typing import Any
@@ -34,16 +35,15 @@ class Unproved(Exception):
 
 
 def prove(
-    network: fx.GraphModule, first: str, layout: Layout, space: Space, offset_groups: GroupSpec
+    network: fx.GraphModule, lit: Mapping[str, Layout], space: Space, offset_groups: GroupSpec
 ) -> tuple[Certificate, Certificate] | None:
     """The certificates in evaluation and in training mode, or None where the layers alone do not prove them.
 
     Args:
         network: of layers and ATen operations, each node with its shape in `meta["val"]`.
-        first: the name of the input that carries the offset.
-        layout: of that input.
+        lit: how the inputs that carry the offset are laid out, by the names of their nodes.
         space: the offsets that are asked about.
-        offset_groups: the assignment of that input, as the user wrote it.
+        offset_groups: the assignment of those inputs, as the user wrote it.
     """
     values: dict[fx.Node, Any] = {}
     rows: dict[str, tuple[str, str, str]] = {}
@@ -58,7 +58,7 @@ def prove(
                     expected = expected_groups(response, value.shape, None, offset_groups)
                     outputs.append(Output(f"{len(outputs)}", value.shape, response, expected))
                 break
-            values[node] = _value(network, node, values, first, layout, space)
+            values[node] = _value(network, node, values, lit, space)
             if node.op == "call_module":
                 module = network.get_submodule(str(node.target))
                 kind = describe(values[node], space).kind
@@ -79,14 +79,14 @@ def _known(leaf: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _value(
-    network: fx.GraphModule, node: Any, values: dict[fx.Node, Any], first: str, layout: Layout, space: Space
+    network: fx.GraphModule, node: Any, values: dict[fx.Node, Any], lit: Mapping[str, Layout], space: Space
 ) -> Any:
     recorded = node.meta.get("val")
     if node.op == "placeholder":
         if not isinstance(recorded, Tensor):
             return recorded
         shape = shapes_of(recorded)
-        return layout.response(shape, space) if node.name == first else Response(shape)
+        return lit[node.name].response(shape, space) if node.name in lit else Response(shape)
     if node.op == "get_attr":
         owner, _, name = node.target.rpartition(".")
         return constant(getattr(network.get_submodule(owner), name))
