@@ -1,4 +1,4 @@
-"""What sweeps found, in files: one record per library, which grows as networks are tried, and one table of all."""
+"""What sweeps found, in files: a record and a table per library, which grow as networks are tried, and a summary."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ Record = dict[str, Any]
 
 ENOUGH = 0.6
 """The share of layers that should be constrained in every network."""
+
+
+ROUNDING = 1e-6
+"""Errors below this are rounding, in float64 and over hundreds of layers."""
 
 
 def versions(library: str) -> dict[str, str]:
@@ -45,26 +49,22 @@ def read(folder: Path, library: str) -> Record:
 
 
 def add(folder: Path, record: Record, row: Row, order: Iterable[str]) -> None:
-    """Write the record with one more row, in the place of an older one of the same network, and the table of all."""
+    """Write the record with one more row, in the place of an older one of that network, its table and the summary."""
     rows = {old["name"]: old for old in record["networks"]}
     rows[row.name] = asdict(row) | {"date": datetime.now(UTC).date().isoformat()}
     places = {name: place for place, name in enumerate(order)}
     record["networks"] = sorted(rows.values(), key=lambda one: (places.get(one["name"], len(places)), one["name"]))
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{_file_name(record['library'])}.json", record)
-    write_whole(folder / "table.md", table(folder).encode())
+    name = _file_name(record["library"])
+    write_json(folder / f"{name}.json", record)
+    write_whole(folder / f"{name}.md", table(record).encode())
+    write_whole(folder / "table.md", summary(folder).encode())
 
 
-def table(folder: Path) -> str:
-    """All records of a folder as Markdown: a summary, then a table per library."""
+def summary(folder: Path) -> str:
+    """All records of a folder as a table in Markdown, a row per library."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return "\n".join([_summary(records), *map(_networks, records)])
-
-
-def _summary(records: list[Record]) -> str:
     lines = [
-        "# Which networks convert",
-        "",
         "| library | tried | convert | measured as proved | at least 60 % of layers constrained | median seconds "
         "| median of seconds / export | versions | date |",
         "|---|---:|---:|---:|---:|---:|---:|---|---|",
@@ -79,7 +79,7 @@ def _summary(records: list[Record]) -> str:
             record["library"],
             len(rows),
             len(works),
-            f"{sum(row['error'] < 1e-6 for row in measured)} of {len(measured)}",
+            f"{sum(row['error'] < ROUNDING for row in measured)} of {len(measured)}",
             f"{sum(share(row) >= ENOUGH for row in works)} of {len(works)}",
             f"{median(row['seconds'] for row in works):.1f}" if works else "",
             f"{median(ratios):.1f}" if ratios else "",
@@ -90,10 +90,9 @@ def _summary(records: list[Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _networks(record: Record) -> str:
+def table(record: Record) -> str:
+    """A record as a table in Markdown, a row per network."""
     lines = [
-        f"## {record['library']}",
-        "",
         "| network | converts | verdict | layers constrained | error | seconds | one export |",
         "|---|---|---|---:|---:|---:|---:|",
     ]

@@ -162,7 +162,9 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
         return
     tell.send(row)
     with suppress(Exception):
-        tell.send(replace(row, error=measured_error(net, example)))
+        error = measured_error(net, example)
+        # Outputs of an untrained network may be infinite, which measures nothing.
+        tell.send(replace(row, error=error if math.isfinite(error) else None))
 
 
 def _findings(net: nn.Module) -> dict[str, Any]:
