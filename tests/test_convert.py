@@ -355,6 +355,7 @@ def test_what_cannot_be_converted_is_explained() -> None:
         kinds.Region,
         kinds.WritesItsType,
         kinds.SumsInItsType,
+        kinds.PadsToSame,
         kinds.Recurrent,
     ],
     ids=lambda k: k.__name__,
@@ -396,7 +397,14 @@ def test_values_of_attention_carry_the_offset(function: bool) -> None:
     assert equivariance_error(net.eval(), images(8), offsets=5.0, expect="invariant") < 1e-9
     # What is averaged with weights that sum to 1 gets its own group means back.
     restored = next(node for node in net.graph.nodes if "restore" in str(node.target))
-    assert str(restored.args[1]).startswith("value_pool")
+    assert restored.args[1].args[0].args[0].args[0].target == "value"
+
+
+def test_pooled_values_carry_the_offset() -> None:
+    net = convert(kinds.PooledValues(), images(8))
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear | lfnn.Conv2d)}
+    assert constrained == {"stem", "qkv", "pool_v", "out", "head"}
+    assert equivariance_error(net.eval(), images(8), offsets=5.0, expect="invariant") < 1e-9
 
 
 @pytest.mark.parametrize("convolution", [False, True], ids=["linear", "convolutions"])

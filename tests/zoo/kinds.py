@@ -185,6 +185,25 @@ class Named(nn.Module):
         return {"scores": self.head(features.mean((2, 3))), "features": features}
 
 
+class PadsToSame(nn.Module):
+    """Pads as far as the size of the image asks for, and by less than nothing, as PNASNet does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(3, 6, 3, 2), nn.Conv2d(6, 6, 5, 2), nn.Linear(6, 5)
+        self.path = nn.Sequential(nn.ZeroPad2d((-1, 1, -1, 1)), nn.AvgPool2d(1, 2), nn.Conv2d(6, 6, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(self.padded(x, 3)))
+        y = F.max_pool2d(self.padded(x, 3, float("-inf")), 3, 2) + self.two(self.padded(x, 5)) + self.path(x)
+        return self.head(F.relu(y).mean((2, 3)))
+
+    @staticmethod
+    def padded(x: Tensor, kernel: int, value: float = 0.0) -> Tensor:
+        height, width = (max((-(size // -2) - 1) * 2 + kernel - size, 0) for size in x.shape[-2:])
+        return F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2), value=value)
+
+
 class SumsInItsType(nn.Module):
     """Averages in a type that it names, which is that of its weights until `double()` changes it."""
 
@@ -218,6 +237,32 @@ class SeparateValues(nn.Module):
             weights = self.gate.sigmoid() * (q @ k.transpose(2, 3)).softmax(-1) + 1e-3
             y = self.dropout(weights / weights.sum(-1, keepdim=True)) @ v
         return self.head((x + self.out(y.transpose(1, 2).flatten(2))).mean(1))
+
+
+class PooledValues(nn.Module):
+    """Queries, keys and values from one layer, each pooled by a convolution over the image, as in MViT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.qkv, self.out, self.head = (
+            nn.Conv2d(3, 12, 2, 2),
+            nn.Linear(12, 36),
+            nn.Linear(12, 12),
+            nn.Linear(12, 5),
+        )
+        self.pool_q, self.pool_k, self.pool_v = (nn.Conv2d(6, 6, 3, padding=1, groups=6) for _ in range(3))
+        self.norm = nn.LayerNorm(6)
+
+    def pooled(self, tokens: Tensor, layer: nn.Module) -> Tensor:
+        y = layer(tokens.reshape(-1, 4, 4, 6).permute(0, 3, 1, 2))
+        return y.reshape(-1, 2, 6, 16).transpose(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(x).reshape(-1, 16, 3, 2, 6).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = self.pooled(q, self.pool_q), self.pooled(k, self.pool_k), self.norm(self.pooled(v, self.pool_v))
+        y = (q @ k.transpose(2, 3)).softmax(-1) @ v
+        return self.head((x + self.out(y.transpose(1, 2).reshape(-1, 16, 12))).mean(1))
 
 
 class TokenMixing(nn.Module):

@@ -37,11 +37,7 @@ class LinearLayers(Walk):
                 weight = weight.repeat([seen] + [1] * (weight.dim() - 1))
                 bias = None if bias is None else bias.repeat(seen)
             else:
-                out_groups = assign(layout.groups, outputs, call.get("groups", 1))
-                if node in self.split and call.get("groups", 1) == 1 and out_groups is not None:
-                    # In turns, so that each part has features of all groups.
-                    seen = sorted(set(layout.groups.assignment))
-                    out_groups = Groups((seen[i % len(seen)] for i in range(outputs)), self.space.groups)
+                out_groups = self._assign(node, layout.groups, outputs, call.get("groups", 1))
         mixes = layout is not None and _mixes_positions(name, call, weight, layout, axis)
         if layout is None or (out_groups is None and not mixes):
             self._plain_linear(node, name, call, path)
@@ -69,6 +65,21 @@ class LinearLayers(Walk):
             return
         after = replace(layout, features=axis, groups=out_groups)
         self._set(node, new, after.response(self._shape(node), self.space))
+
+    def _assign(self, node: fx.Node, groups: Groups, outputs: int, conv_groups: int) -> Groups | None:
+        """The assignment of a layer's outputs, which suits what becomes of them; None if some group has no output."""
+        usual, seen = assign(groups, outputs, conv_groups), sorted(set(groups.assignment))
+        width = self.heads.get(node, outputs)
+        if usual is None or conv_groups != 1:
+            return usual
+        if len(seen) <= width < outputs:
+            # The same in each head.
+            head = Groups.runs(width, len(seen)).assignment
+            return Groups((seen[head[i % width]] for i in range(outputs)), groups.count)
+        if node in self.split:
+            # In turns, so that each part has features of all groups.
+            return Groups((seen[i % len(seen)] for i in range(outputs)), groups.count)
+        return usual
 
     def _computed_weight(self, node: fx.Node, name: str) -> bool:
         """Project a weight that is computed from parameters in `forward`; False where that cannot be done."""

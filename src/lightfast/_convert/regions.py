@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from math import prod
 from operator import getitem
 from typing import Any
 
@@ -55,6 +56,28 @@ def split_layers(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
+def head_widths(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Layers whose features are viewed as heads of some features each, with that number.
+
+    If all heads have their groups in the same order, the view keeps them apart: they are along one of its axes.
+    """
+    widths: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        if operation(node) not in ("view", "reshape", "unflatten"):
+            continue
+        source = layer = node.all_input_nodes[0]
+        while operation(layer) in ("batch_norm", "layer_norm", "contiguous", "clone"):
+            layer = layer.all_input_nodes[0]
+        if operation(layer) not in _LAYERS:
+            continue
+        before, after = source.meta["val"].shape, node.meta["val"].shape
+        axis = len(before) - 1 if operation(layer) == "linear" else 1
+        ends = [end for end in range(axis + 2, len(after) + 1) if prod(after[axis:end]) == before[axis]]
+        if before[:axis] == after[:axis] and ends:
+            widths[layer] = after[ends[-1] - 1]
+    return widths
+
+
 def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """The nodes to leave as they are, on centered inputs.
 
@@ -64,6 +87,7 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """
     varying = varying_nodes(graph)
     parents = _dominators(graph, varying)
+    carriers = _carriers(graph, varying)
     plain: set[fx.Node] = set()
     for node in graph.nodes:
         if any(fnmatchcase(path, pattern) for _, path in stack_of(node) for pattern in keep):
@@ -76,9 +100,10 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
         averaged = _averaged(node, name, operands)
         if averaged is not None:
             # Weights that sum to 1 average the values, so that these can carry the offset; the weights cannot.
-            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop) | {node}
+            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop)
         elif name in _PRODUCTS:
             joint = _joint_layer(stop)
+            joint = [] if joint and joint[-1] in carriers else joint
             stop = joint[-1].all_input_nodes[0] if joint else stop
             plain |= _serving(operands, node, stop) | {node, *joint}
         else:
@@ -94,7 +119,21 @@ def _averaged(product: fx.Node, name: str, operands: list[fx.Node]) -> fx.Node |
         value = product.args[1]
     else:
         return None
-    return value if isinstance(value, fx.Node) and value in operands and _own_layer(value) else None
+    return value if isinstance(value, fx.Node) and value in operands and _own_layer(value) is not None else None
+
+
+def _carriers(graph: fx.Graph, varying: set[fx.Node]) -> set[fx.Node]:
+    """Layers that make queries, keys and values at once, of which the values pass another layer: MViT pools them."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        value = _averaged(node, operation(node), [a for a in node.all_input_nodes if a in varying])
+        own = None if value is None else _own_layer(value)
+        source = None if own is None else own.all_input_nodes[0]
+        while source is not None and (operation(source) in _SHAPE | _SPLIT | {"slice"} or source.target is getitem):
+            source = source.all_input_nodes[0]
+        if source is not None and operation(source) in _LAYERS:
+            found.add(source)
+    return found
 
 
 def _is_softmax(weights: Any) -> bool:
@@ -111,11 +150,12 @@ def _is_softmax(weights: Any) -> bool:
     return False
 
 
-def _own_layer(value: fx.Node) -> bool:
-    """Whether a value comes from a layer of its own, and not from one that makes queries and keys too."""
-    while operation(value) in _SHAPE | {"batch_norm", "layer_norm"}:
-        value = value.all_input_nodes[0]
-    return operation(value) in _LAYERS
+def _own_layer(value: fx.Node) -> fx.Node | None:
+    """The layer that a value comes from, if that makes nothing else, such as queries and keys."""
+    while operation(value) in _SHAPE | {"batch_norm", "layer_norm", "cat"}:
+        # Of tokens that are joined, the last are those of positions.
+        value = value.all_input_nodes[-1 if operation(value) == "cat" else 0]
+    return value if operation(value) in _LAYERS else None
 
 
 def _gate(operands: list[fx.Node]) -> fx.Node:

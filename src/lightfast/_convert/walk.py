@@ -14,7 +14,7 @@ from lightfast._convert.graph import operation, stack_of, tensor_at
 from lightfast._convert.layers import ACTIVATIONS
 from lightfast._convert.modules import Modules
 from lightfast._convert.outputs import Decision
-from lightfast._convert.regions import split_layers, varying_nodes
+from lightfast._convert.regions import head_widths, split_layers, varying_nodes
 from lightfast._convert.report import Change, Conversion
 from lightfast._groups import Groups
 from lightfast._response import NoResponse, Response, Space, apply
@@ -89,6 +89,7 @@ class Walk:
         self.references: dict[fx.Node, tuple[Reference, ...]] = {}
         self.centered: dict[fx.Node, tuple[fx.Node, Reference]] = {}
         self.varying, self.split = varying_nodes(network.graph), split_layers(network.graph)
+        self.heads = head_widths(network.graph)
         self.order = {node: index for index, node in enumerate(network.graph.nodes)}
 
     # --- group means
