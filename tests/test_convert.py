@@ -400,6 +400,12 @@ def test_values_of_attention_carry_the_offset(function: bool) -> None:
     assert restored.args[1].args[0].args[0].args[0].target == "value"
 
 
+def test_branches_that_are_summed_get_their_group_means_back() -> None:
+    net = convert(kinds.SplitAttention(), images(8))
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear | lfnn.Conv2d)}
+    assert constrained == {"one", "two", "last", "head"}
+
+
 def test_pooled_values_carry_the_offset() -> None:
     net = convert(kinds.PooledValues(), images(8))
     constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear | lfnn.Conv2d)}

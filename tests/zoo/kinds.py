@@ -48,12 +48,12 @@ class SplitAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 5, padding=2)
-        self.attend, self.head = nn.Conv2d(8, 16, 1), nn.Linear(8, 5)
+        self.attend, self.last, self.head = nn.Conv2d(8, 16, 1), nn.Conv2d(8, 8, 1), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.stack([self.one(x), self.two(x)], 1)
         weights = self.attend(x.sum(1).mean((2, 3), keepdim=True)).unflatten(1, (2, 8)).softmax(1)
-        return self.head((x * weights).sum(1).mean((2, 3)))
+        return self.head(self.last((x * weights).sum(1)).mean((2, 3)))
 
 
 class Region(nn.Module):

@@ -50,6 +50,10 @@ class Reference:
             return self.layout if same else None
         if len(shape) == 2 and images == 0 and shape == (self.shape[0], self.shape[features]):
             return replace(self.layout, features=1)
+        for axis in range(1, len(self.shape)):
+            if images == 0 and axis != features and shape == (*self.shape[:axis], *self.shape[axis + 1 :]):
+                # An axis of branches or positions was summed over.
+                return replace(self.layout, features=features - (axis < features))
         return None
 
     def widened(self, shape: tuple[int, ...], features: int) -> Layout | None:
