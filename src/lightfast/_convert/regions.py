@@ -100,12 +100,12 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
         averaged = _averaged(node, name, operands)
         if averaged is not None:
             # Weights that sum to 1 average the values, so that these can carry the offset; the weights cannot.
-            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop)
+            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop, True)
         elif name in _PRODUCTS:
             joint = _joint_layer(stop)
             joint = [] if joint and joint[-1] in carriers else joint
             stop = joint[-1].all_input_nodes[0] if joint else stop
-            plain |= _serving(operands, node, stop) | {node, *joint}
+            plain |= _serving(operands, node, stop, True) | {node, *joint}
         else:
             plain |= _serving([_gate(operands)], node, stop)
     return plain
@@ -191,8 +191,11 @@ def _size(node: fx.Node) -> int:
     return recorded.numel() if isinstance(recorded, Tensor) else 0
 
 
-def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> set[fx.Node]:
-    """What leads to `starts` and nowhere but to the product, not going back beyond `stop`."""
+def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None, last_layers: bool = False) -> set[fx.Node]:
+    """What leads to `starts` and nowhere but to the product, not going back beyond `stop`.
+
+    With `last_layers`, nor beyond the layers that make queries and keys: those before them work on maps.
+    """
     serving: set[fx.Node] = set()
     pending = list(starts)
     while pending:
@@ -201,7 +204,7 @@ def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> s
             continue
         if all(user is product or user in serving for user in node.users):
             serving.add(node)
-            pending += node.all_input_nodes
+            pending += [] if last_layers and operation(node) in _LAYERS else node.all_input_nodes
     return serving
 
 
