@@ -269,6 +269,17 @@ def test_any_batch_and_any_positions() -> None:
     assert vit(images(16, 5)).shape == (5, 10)
 
 
+def test_positions_of_the_example_alone_where_any_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightfast._convert import graph
+
+    monkeypatch.setattr(graph, "_SECONDS", 0.0)
+    monkeypatch.setattr(graph, "_PATIENCE", 1.0)
+    net = convert(kinds.SlowToFollow(5.0), images(8))
+    assert net.conversion.certificate.equivariant and net(images(8, 3)).shape == (3, 3, 8, 8)
+    with pytest.raises(RuntimeError, match="shape"):
+        net(images(12))
+
+
 def test_residual_sums_are_centered_on_one_side() -> None:
     net = convert(zoo.ResNet(), images(32))
     sums = [change for change in net.conversion.changes if change.before == "sum of two maps"]

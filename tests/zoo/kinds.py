@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -309,3 +311,18 @@ class TwoPictures(nn.Module):
     def forward(self, one: Tensor, other: Tensor, mask: Tensor) -> Tensor:
         features = torch.cat([self.stem(one), F.relu(self.stem(other))], 1)
         return self.head(F.relu(self.join(features)) * mask)
+
+
+class SlowToFollow(nn.Module):
+    """Takes long once sizes are symbols, as torch does where it has to reason about many of them."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.conv, self.head = seconds, nn.Conv2d(3, 6, 1), nn.Conv2d(6, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        end = time.process_time() + (self.seconds if isinstance(x.shape[2], torch.SymInt) else 0)
+        while time.process_time() < end:
+            pass
+        y = self.conv(x).reshape(x.shape[0], 6, x.shape[2] * x.shape[3]).relu()
+        return self.head(y.reshape(x.shape[0], 6, x.shape[2], x.shape[3]))

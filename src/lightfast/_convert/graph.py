@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from operator import getitem
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
 from lightfast._response.interpreter import concrete
@@ -43,6 +45,9 @@ _SIZED = (
 )
 """What names of operations hold that take sizes, or amounts that depend on them."""
 
+_PATIENCE, _SECONDS = 4.0, 5.0
+"""How long exporting for any positions may take: so many times as for those of the example, and some seconds."""
+
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
 
 
@@ -66,13 +71,15 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
         model = deepcopy(model).train()
     args, kwargs, _ = two_images(args, kwargs)
     fixed = False
+    start = time.process_time()
     try:
         program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
     except ValueError:
         program, fixed = export(model, args, kwargs), True
+    limit = _PATIENCE * (time.process_time() - start) + _SECONDS
     if not fixed and _writes_sizes(program.graph) and not any(operation(n) in _ATTENTION for n in program.graph.nodes):
         # Symbolic sizes of windows and tokens take minutes, and position embeddings fix them anyway.
-        with suppress(ValueError):
+        with suppress(ValueError), _at_most(limit, model):
             program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
     try:
         network = _pure(program, model)
@@ -82,6 +89,25 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
             program = program.run_decompositions({})
         network = _pure(program, model)
     return PlainGraph(_propagated(network, args, kwargs), fixed)
+
+
+@contextmanager
+def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
+    """Raise an error from the next call of one of the model's modules, once so much processor time has gone by.
+
+    Where sizes are multiplied and divided, torch can reason about symbols for hours.
+    """
+    ends, own = time.process_time() + seconds, set(model.modules())
+
+    def check(module: nn.Module, args: Any) -> None:
+        if module in own and time.process_time() > ends:
+            raise TimeoutError("following the sizes of the image takes too long")
+
+    handle = register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 class _SharedWrite(ValueError):
