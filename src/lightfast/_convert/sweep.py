@@ -29,7 +29,7 @@ from lightfast._tracing import quiet
 from lightfast.functional import add_offset
 from lightfast.nn._constrained import Constrained
 
-_PATIENCE = 4
+_PATIENCE = 30
 """How many times its limit a network may take by the clock, on a machine that does other things too."""
 
 
@@ -71,7 +71,8 @@ def sweep(library: str, names: Iterable[str], limit: float, memory: float, proce
     Args:
         library: as for :func:`~lightfast._convert.libraries.networks`.
         names: of its networks.
-        limit: seconds of processor time after which a network is given up; by the clock, four times as many.
+        limit: seconds of processor time after which a network is given up; one that waits for something is given
+            up after many times as many by the clock.
         memory: GiB that a network may take.
         processes: how many at a time, each with one thread.
     """
@@ -122,9 +123,11 @@ class _Run:
             self.process.kill()
         self.process.join()
         self.pipe.close()
-        if not self.told and self.process.exitcode == -signal.SIGKILL and not late:
+        if not self.told and late:
+            self.row = replace(self.row, reason="the process did not end, and used no time")
+        elif not self.told and self.process.exitcode == -signal.SIGKILL:
             self.row = replace(self.row, reason="the process was killed, for memory most likely")
-        elif not self.told and not late and self.process.exitcode != -signal.SIGXCPU:
+        elif not self.told and self.process.exitcode != -signal.SIGXCPU:
             self.row = replace(self.row, reason=f"the process ended with code {self.process.exitcode}")
         return True
 
