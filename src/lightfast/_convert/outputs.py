@@ -61,7 +61,8 @@ def decide_outputs(graph: fx.Graph, first: fx.Node, dim: int, groups: int, outpu
             decision.scores.add(result)
         number, shape = len(decision.reasons), tuple(recorded.shape)
         decision.reasons.append(_reason(number, shape, kind, output))
-        if kind == "equivariant" and recorded.dim() > dim and output == "auto" and recorded.shape[dim] % groups:
+        same_axes = recorded.dim() == first.meta["val"].dim()
+        if kind == "equivariant" and same_axes and output == "auto" and recorded.shape[dim] % groups:
             warnings.warn(
                 f"output {number} {shape} follows the light with {recorded.shape[dim]} channels, which do not divide "
                 f"into {groups} groups: say output='scores' if they are classes, or output='equivariant' if not",

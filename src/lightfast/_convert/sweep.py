@@ -101,7 +101,9 @@ class _Run:
     def __init__(
         self, context: ForkServerContext | SpawnContext, library: str, name: str, limit: float, memory: float
     ) -> None:
-        self.pipe, told = context.Pipe(duplex=False)
+        pipe, told = context.Pipe(duplex=False)
+        # Of another class on Windows.
+        self.pipe: Any = pipe
         self.row = Row(name, reason=f"takes longer than {limit:g} seconds", limit=limit)
         self.ends, self.told, self.done = time.monotonic() + _PATIENCE * limit, False, False
         self.process: BaseProcess = context.Process(target=_convert_one, args=(library, name, limit, memory, told))
