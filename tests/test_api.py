@@ -64,7 +64,7 @@ SIGNATURES = {
     ),
     "convert": (
         "(model, example_inputs, offset_groups=3, *, kwargs=None, keep=(), widths='multiple', "
-        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1)"
+        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1, offset_inputs=(0,))"
     ),
     "equivariance_error": (
         "(f, x, offset_groups=3, *, offsets=1.0, out_groups=None, expect='equivariant', dim=1, out_dim=None, "
