@@ -69,7 +69,7 @@ SIGNATURES = {
     ),
     "convert": (
         "(model, example_inputs, offset_groups=3, *, kwargs=None, keep=(), widths='multiple', "
-        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1, "
+        "weights='project', output='auto', padding_mode='replicate', scope='image', dim=1, offset_inputs=(0,), "
         "lifted=False, images=None)"
     ),
     "equivariance_error": (

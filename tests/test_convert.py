@@ -19,6 +19,7 @@ from lightfast._convert.blocks import GroupScores
 from lightfast._convert.progress import Progress
 from lightfast._equivariance import equivariance_error
 from tests import zoo
+from tests.zoo import kinds
 from tests.zoo.table import HEADER, NETWORKS, Entry, row
 
 PAGE = Path(__file__).parents[1] / "docs" / "convert.md"
@@ -268,6 +269,17 @@ def test_any_batch_and_any_positions() -> None:
     assert vit(images(16, 5)).shape == (5, 10)
 
 
+def test_positions_of_the_example_alone_where_any_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightfast._convert import graph
+
+    monkeypatch.setattr(graph, "_SECONDS", 0.0)
+    monkeypatch.setattr(graph, "_PATIENCE", 1.0)
+    net = convert(kinds.SlowToFollow(5.0), images(8))
+    assert net.conversion.certificate.equivariant and net(images(8, 3)).shape == (3, 3, 8, 8)
+    with pytest.raises(RuntimeError, match="shape"):
+        net(images(12))
+
+
 def test_residual_sums_are_centered_on_one_side() -> None:
     net = convert(zoo.ResNet(), images(32))
     sums = [change for change in net.conversion.changes if change.before == "sum of two maps"]
@@ -345,97 +357,19 @@ def test_what_cannot_be_converted_is_explained() -> None:
         convert(Decides(), images())
 
 
-class WritesIntoParts(nn.Module):
-    """Writes through views, batch norm and dropout among them, as rolled windows and ghost features do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.drop = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Dropout(0.1)
-        self.head = nn.Conv2d(6, 3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.drop(F.relu(self.norm(self.conv(x))))
-        y = x.clone()
-        y[:, :, 1:].copy_(x[:, :, :-1])
-        y[:, 0].add_(1.0)
-        y[:, :, -1].fill_(0.0)
-        y[:, :, :, 0].zero_()
-        return self.head(x + y)
-
-
-class SumsOfParts(nn.Module):
-    """Res2Net's pattern: a map is split, and each part is added to what was made of the one before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
-        self.head = nn.Linear(16, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = torch.split(F.relu(self.stem(x)), 4, 1)
-        done = [parts[0]]
-        for part, conv in zip(parts[1:], self.convs, strict=True):
-            done.append(F.relu(conv(part + done[-1])))
-        return self.head(torch.cat(done, 1).mean((2, 3)))
-
-
-class SplitAttention(nn.Module):
-    """Selective kernels: two branches are added with weights over branches that sum to 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 5, padding=2)
-        self.attend, self.head = nn.Conv2d(8, 16, 1), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.stack([self.one(x), self.two(x)], 1)
-        weights = self.attend(x.sum(1).mean((2, 3), keepdim=True)).unflatten(1, (2, 8)).softmax(1)
-        return self.head((x * weights).sum(1).mean((2, 3)))
-
-
-class Region(nn.Module):
-    """Computes in a region of its own, without autocast or gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.conv(x)
-        with torch.no_grad():
-            scale = x.relu().mean((2, 3), keepdim=True) + torch.ones(1)
-        with torch.autocast("cpu", enabled=False):
-            y = x.float() * x.sigmoid()
-        return y + scale
-
-
-class WritesItsType(nn.Module):
-    """Makes a constant in the type of its weights, which `double()` changes after the network has been seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.embed = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(1, 6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = torch.arange(x.shape[-1], dtype=torch.float32, device=x.device).to(self.embed.weight.dtype)
-        return self.conv(x) + self.embed(rows.sin().expand(1, 1, x.shape[-1], x.shape[-1]))
-
-
-class Recurrent(nn.Module):
-    """A recurrent layer over the columns, which draws nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.lstm, self.head = nn.Conv2d(3, 6, 4, 4), nn.LSTM(6, 6, batch_first=True), nn.Linear(6, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x).flatten(2).transpose(1, 2)
-        return self.head((x + self.lstm(x)[0]).mean(1))
-
-
 @pytest.mark.parametrize(
-    "kind", [WritesIntoParts, SumsOfParts, SplitAttention, Region, WritesItsType, Recurrent], ids=lambda k: k.__name__
+    "kind",
+    [
+        kinds.WritesIntoParts,
+        kinds.SumsOfParts,
+        kinds.SplitAttention,
+        kinds.Region,
+        kinds.WritesItsType,
+        kinds.SumsInItsType,
+        kinds.PadsToSame,
+        kinds.Recurrent,
+    ],
+    ids=lambda k: k.__name__,
 )
 def test_kinds_of_networks_that_once_failed(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -448,25 +382,8 @@ def test_kinds_of_networks_that_once_failed(kind: type[nn.Module]) -> None:
     assert str(certify(net, images(8))) == str(report.certificate)
 
 
-class GatedBlocks(nn.Module):
-    """Gated linear units, as in gMLP and MambaOut: a layer's features are split into a map and its gate."""
-
-    def __init__(self, width: int = 12, depth: int = 3) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Conv2d(3, width, 4, 4), nn.Linear(width, 5)
-        self.into = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(depth))
-        self.out = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x).flatten(2).transpose(1, 2)
-        for into, out in zip(self.into, self.out, strict=True):
-            u, v = F.gelu(into(F.layer_norm(x, x.shape[-1:]))).chunk(2, -1)
-            x = x + out(u * torch.sigmoid(v))
-        return self.head(x.mean(1))
-
-
 def test_gated_layers_are_constrained_and_lose_no_group() -> None:
-    net = convert(GatedBlocks(), images(8))
+    net = convert(kinds.GatedBlocks(), images(8))
     layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     ours = [layer for layer in layers if isinstance(layer, lfnn.Linear | lfnn.Conv2d)]
     assert len(layers) == 8 and len(ours) >= 0.6 * len(layers)
@@ -474,57 +391,72 @@ def test_gated_layers_are_constrained_and_lose_no_group() -> None:
     assert net.conversion.certificate.invariant
 
 
-class PooledAttention(nn.Module):
-    """Attention that changes the number of tokens and features, as LeViT's downsampling does, and layers after it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.q, self.kv = nn.Conv2d(3, 6, 2, 2), nn.Linear(6, 6), nn.Linear(6, 18)
-        self.norm, self.proj = nn.BatchNorm1d(18), nn.Linear(12, 9)
-        self.mlp = nn.Sequential(nn.Linear(9, 18), nn.Hardswish(), nn.Linear(18, 9))
-        self.head = nn.Linear(9, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x).flatten(2).transpose(1, 2)
-        kv = self.kv(x)
-        kv = self.norm(kv.flatten(0, 1)).reshape_as(kv)
-        k, v = kv.split([6, 12], -1)
-        x = self.proj((self.q(x[:, ::4]) @ k.transpose(1, 2)).softmax(-1) @ v)
-        return self.head((x + self.mlp(x)).mean(1))
-
-
 def test_group_means_come_back_after_features_change() -> None:
-    net = convert(PooledAttention(), images(8)).eval()
+    net = convert(kinds.PooledAttention(), images(8)).eval()
     constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear)}
     assert constrained == {"mlp.0", "mlp.2", "head"}
     assert net.conversion.certificate.invariant
     assert equivariance_error(net, images(8), offsets=5.0, expect="invariant") < 1e-9
 
 
-class TwoHeads(nn.Module):
-    """Class scores from two places, averaged, one of them the largest over tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.one, self.two = nn.Conv2d(3, 6, 4, 4), nn.Linear(6, 5), nn.Linear(6, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = F.gelu(self.stem(x)).flatten(2).transpose(1, 2)
-        return (self.one(tokens.mean(1)) + self.two(tokens).max(1)[0]) / 2
-
-
-class NormalizedScores(nn.Module):
-    """Class scores that no head makes: the last layer is a norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.Flatten(), nn.Linear(24, 6), nn.LayerNorm(6), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x)
+@pytest.mark.parametrize("function", [False, True], ids=["products", "torch's function"])
+def test_values_of_attention_carry_the_offset(function: bool) -> None:
+    net = convert(kinds.SeparateValues(function), images(8))
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear | lfnn.Conv2d)}
+    assert constrained == {"stem", "value", "out", "head"}
+    assert net.conversion.certificate.invariant and net.conversion.training_certificate.invariant
+    assert equivariance_error(net.eval(), images(8), offsets=5.0, expect="invariant") < 1e-9
+    # What is averaged with weights that sum to 1 gets its own group means back.
+    restored = next(node for node in net.graph.nodes if "restore" in str(node.target))
+    assert restored.args[1].args[0].args[0].args[0].target == "value"
 
 
-@pytest.mark.parametrize("kind", [TwoHeads, NormalizedScores], ids=lambda k: k.__name__)
+def test_branches_that_are_summed_get_their_group_means_back() -> None:
+    net = convert(kinds.SplitAttention(), images(8))
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear | lfnn.Conv2d)}
+    assert constrained == {"one", "two", "last", "head"}
+
+
+def test_pooled_values_carry_the_offset() -> None:
+    net = convert(kinds.PooledValues(), images(8))
+    constrained = {name for name, module in net.named_modules() if isinstance(module, lfnn.Linear | lfnn.Conv2d)}
+    assert constrained == {"stem", "qkv", "pool_v", "out", "head"}
+    assert equivariance_error(net.eval(), images(8), offsets=5.0, expect="invariant") < 1e-9
+
+
+@pytest.mark.parametrize("convolution", [False, True], ids=["linear", "convolutions"])
+def test_layers_along_positions_are_averages(convolution: bool) -> None:
+    net = convert(kinds.TokenMixing(convolution), images(8), widths="keep")
+    for name in ("mix.0", "mix.2"):
+        weight = net.get_submodule(name).projected_weight().flatten(1)
+        assert torch.allclose(weight.sum(1), torch.ones(len(weight)), atol=1e-5)
+    assert equivariance_error(net.eval(), images(8), offsets=5.0, expect="invariant") < 1e-9
+    assert str(certify(net, images(8))) == str(net.conversion.certificate)
+    train(net, images(8))
+    assert certify(net.eval(), images(8)).invariant
+
+
+def test_features_of_a_detector_follow_the_light() -> None:
+    net = convert(kinds.Pyramid(), images(16)).double().eval()
+    x, light = images(16).double(), torch.randn(2, 3, dtype=torch.float64)
+    before, after = net(x), net(x + light[:, :, None, None])
+    assert set(before) == {"0", "1", "pool"}
+    for name, features in before.items():
+        assert torch.allclose(after[name], features + light.repeat_interleave(3, 1)[:, :, None, None])
+
+
+def test_several_inputs_carry_the_light() -> None:
+    model, inputs = kinds.TwoPictures(), [images(8), images(8), torch.rand(2, 1, 8, 8)]
+    net = convert(model, inputs, offset_inputs=(0, 1)).double().eval()
+    assert net.conversion.certificate.equivariant
+    one, other, mask = (tensor.double() for tensor in inputs)
+    light = torch.randn(2, 3, 1, 1, dtype=torch.float64)
+    assert torch.allclose(net(one + light, other + light, mask), net(one, other, mask) + light)
+    with pytest.raises(ValueError, match="some of the 3 inputs"):
+        convert(model, inputs, offset_inputs=(3,))
+
+
+@pytest.mark.parametrize("kind", [kinds.TwoHeads, kinds.NormalizedScores], ids=lambda k: k.__name__)
 def test_class_scores_do_not_follow_the_light(kind: type[nn.Module]) -> None:
     net = convert(kind(), images(8)).eval()
     assert net.conversion.certificate.invariant, str(net.conversion)
@@ -538,27 +470,9 @@ def test_networks_of_other_groups() -> None:
     assert net.conversion.certificate.equivariant and net(torch.zeros(1, 4, 8, 8)).shape[1] == 7
 
 
-class Sequence1d(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.head = nn.Conv1d(5, 10, 3, padding=1), nn.BatchNorm1d(10), nn.Conv1d(10, 5, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.norm(self.conv(x))))
-
-
-class Volume(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.up, self.head = nn.Conv3d(2, 4, 3, 2, 1), nn.ConvTranspose3d(4, 4, 2, 2), nn.Conv3d(4, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.up(F.relu(self.conv(x)))))
-
-
 @pytest.mark.parametrize(
     ("model", "shape", "groups"),
-    [(Sequence1d, (2, 5, 9), 5), (Volume, (2, 2, 4, 4, 4), 2)],
+    [(kinds.Sequence1d, (2, 5, 9), 5), (kinds.Volume, (2, 2, 4, 4, 4), 2)],
     ids=["one dimension, five groups", "three dimensions, two groups"],
 )
 def test_dimensions_and_groups(model: type[nn.Module], shape: tuple[int, ...], groups: int) -> None:
@@ -567,21 +481,9 @@ def test_dimensions_and_groups(model: type[nn.Module], shape: tuple[int, ...], g
     assert equivariance_error(net, torch.randn(shape), groups, offsets=5.0) < 1e-9
 
 
-class Named(nn.Module):
-    """Takes a dictionary and a second input that does not move, and gives a dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.embed, self.head = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(4, 6), nn.Linear(6, 5)
-
-    def forward(self, inputs: dict[str, Tensor], *, camera: Tensor) -> dict[str, Tensor]:
-        features = F.relu(self.conv(inputs["image"])) + self.embed(camera)[:, :, None, None]
-        return {"scores": self.head(features.mean((2, 3))), "features": features}
-
-
 def test_dictionaries_and_several_inputs() -> None:
     camera = torch.randn(2, 4)
-    net = convert(Named(), [{"image": images(8)}], kwargs={"camera": camera}).double().eval()
+    net = convert(kinds.Named(), [{"image": images(8)}], kwargs={"camera": camera}).double().eval()
     x, light = images(8).double(), torch.randn(2, 3, dtype=torch.float64)
     one = net({"image": x}, camera=camera.double())
     other = net({"image": x + light[:, :, None, None]}, camera=camera.double())

@@ -21,6 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the layers": ("nn",),
     "color": ("color", "light", "metrics", "_metric_classes", "constancy"),
     "made with it": (
+        "models",
         "_equivariance",
         "_project",
         "_notice",
@@ -29,7 +30,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_tracing",
         "_certify",
         "_convert",
-        "models",
     ),
     "pipelines": ("_pipelines",),
     "photographs": ("_photographs",),

@@ -3,61 +3,97 @@
 from __future__ import annotations
 
 import json
-import time
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typer.testing import CliRunner
 
 from lightfast._commands import app
-from lightfast._convert import sweep
+from lightfast._convert import coverage, libraries
+from lightfast._convert.libraries import Network, networks, one_per_family
+from lightfast._convert.sweep import Row, count_layers, measured_error, sweep
+
+LIBRARY = "tests.zoo.library:NETWORKS"
 
 
-class _Draws(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.rand_like(x)
-
-
-def _classifier() -> tuple[nn.Module, Tensor]:
-    layers = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5)
-    return nn.Sequential(*layers), torch.zeros(1, 3, 8, 8)
-
-
-def _slow() -> tuple[nn.Module, Tensor]:
-    time.sleep(30)
-    return _classifier()
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
-    builds = {"good": _classifier, "draws": lambda: (_Draws(), torch.zeros(1, 3, 8, 8)), "slow": _slow}
-    monkeypatch.setattr(sweep, "networks", lambda library: builds)
-
-
-def test_every_network_has_a_row(library: None) -> None:
-    good, draws, slow = sweep.sweep("torch", ["good", "draws", "s*"], limit=10)
-    assert (good.converts, good.outputs, good.constrained, good.layers) == (True, ("invariant",), 2, 2)
-    assert good.seconds > 0 and good.export_seconds > 0
+def test_every_network_has_a_row() -> None:
+    rows = {row.name: row for row in sweep(LIBRARY, ["good", "draws", "large"], limit=60, memory=4, processes=3)}
+    good, draws, large = (rows[name] for name in ("good", "draws", "large"))
+    assert (good.converts, good.verdict, good.constrained, good.layers) == (True, ("invariant",), 2, 2)
+    assert good.seconds > 0 and good.export_seconds > 0 and good.error is not None and good.error < 1e-12
     assert not draws.converts and "draws random numbers" in draws.reason
-    assert not slow.converts and slow.reason == "takes longer than 10 seconds"
+    assert not large.converts and "memory" in large.reason
 
 
-def test_command_writes_record_and_table(library: None, tmp_path) -> None:
-    done = CliRunner().invoke(app, ["zoo", "--library", "torch", "--names", "good,draws", "--out", str(tmp_path)])
+def test_network_that_takes_too_long_is_given_up() -> None:
+    (row,) = sweep(LIBRARY, ["endless"], limit=1, memory=8)
+    assert not row.converts and row.reason == "takes longer than 1 seconds"
+
+
+def _swept(names: str, out: Path, *options: str) -> str:
+    done = CliRunner().invoke(app, ["zoo", "--library", LIBRARY, "--names", names, "--out", str(out), *options])
     assert done.exit_code == 0, done.output
-    assert "good: 2 of 2 layers constrained" in done.output and "1 of 2 networks convert" in done.output
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert [row["name"] for row in found["networks"]] == ["good", "draws"]
-    assert (tmp_path / "table.md").read_text() == sweep.table(found)
-    assert "| good | yes | invariant | 2 of 2 |" in sweep.table(found)
+    return done.output
 
 
-def test_unknown_names_are_explained(library: None) -> None:
-    done = CliRunner().invoke(app, ["zoo", "--names", "nothing-is-called-so"])
+def test_command_writes_record_and_table_and_goes_on(tmp_path: Path) -> None:
+    said = _swept("draws", tmp_path)
+    assert "draws: no:" in said and "0 of 1 networks convert" in said
+    said = _swept("good,draws", tmp_path, "--resume")
+    assert "good: 2 of 2 layers constrained" in said and "draws:" not in said
+    assert "1 of 2 networks convert" in said
+    record = json.loads((tmp_path / "tests.zoo.library.NETWORKS.json").read_text())
+    assert [row["name"] for row in record["networks"]] == ["good", "draws"]
+    assert {"torch", "python"} <= set(record["versions"]) and all("date" in row for row in record["networks"])
+    assert f"| {LIBRARY} | 2 | 1 | 1 of 1 | 1 of 1 |" in (tmp_path / "table.md").read_text()
+    table = (tmp_path / "tests.zoo.library.NETWORKS.md").read_text()
+    assert table == coverage.table(record) and "| good | yes | invariant | 2 of 2 |" in table
+
+
+def test_records_of_other_versions_are_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = coverage.read(tmp_path, "torch")
+    coverage.add(tmp_path, record, Row("one"), ["one"])
+    assert [row["name"] for row in coverage.read(tmp_path, "torch")["networks"]] == ["one"]
+    monkeypatch.setattr(coverage, "versions", lambda library: {"torch": "another"})
+    assert coverage.read(tmp_path, "torch")["networks"] == []
+
+
+def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setattr(libraries, "LIBRARIES", {"timm": libraries.LIBRARIES["timm"]})
+    done = CliRunner().invoke(app, ["zoo", "--names", "x"])
+    assert "timm is missing" in done.output and done.exit_code == 2
+    done = CliRunner().invoke(app, ["zoo", "--library", "timm"])
+    assert done.exit_code == 2 and "timm cannot be imported" in done.output
+
+
+def test_unknown_names_are_explained() -> None:
+    done = CliRunner().invoke(app, ["zoo", "--library", LIBRARY, "--names", "nothing-is-called-so"])
     assert done.exit_code == 2 and "nothing-is-called-so" in done.output
+    with pytest.raises(ValueError, match="there are timm, torchvision, transformers, monai"):
+        networks("nothing")
 
 
-def test_unknown_library_is_explained() -> None:
-    with pytest.raises(ValueError, match="there are timm, transformers, monai"):
-        sweep.networks("nothing")
+@pytest.mark.parametrize("library", ["transformers", "monai", "lightfast"])
+def test_installed_libraries_have_networks(library: str) -> None:
+    pytest.importorskip(library)
+    found = networks(library)
+    assert one_per_family(found) and all(isinstance(network, Network) for network in found.values())
+
+
+def test_networks_of_lightfast_are_plain_ones() -> None:
+    model, example = networks("lightfast")["resnet20"].build()
+    assert model(example).shape == (1, 10) and count_layers(model)[0] == 0
+
+
+def test_measured_error_finds_a_false_certificate() -> None:
+    from lightfast._convert import convert
+
+    net = convert(nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU()), torch.zeros(1, 3, 4, 4))
+    assert measured_error(net, torch.zeros(1, 3, 4, 4)) < 1e-12
+    false = nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU())
+    false.conversion = net.conversion  # pyright: ignore[reportArgumentType]
+    assert measured_error(false, torch.zeros(1, 3, 4, 4)) > 1e-3

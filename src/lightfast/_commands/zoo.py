@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lightfast._commands.options import Resume
 from lightfast._experiments import names_in
 
 
 def zoo(
-    library: Annotated[str, typer.Option(help="timm, transformers or monai; it has to be installed.")] = "transformers",
-    names: Annotated[
-        str, typer.Option(help="Patterns such as 'resnet*,vit_tiny*'; by default all, of timm one of each family.")
+    library: Annotated[
+        str,
+        typer.Option(
+            help="timm, torchvision, transformers, monai or lightfast, or several with commas; or package.module:name, "
+            "a mapping from names to functions that give a network and an example. By default all that are installed."
+        ),
     ] = "",
+    names: Annotated[
+        str, typer.Option(help="Patterns such as 'resnet*,vit_tiny*'; by default one network of each family.")
+    ] = "",
+    all_networks: Annotated[bool, typer.Option("--all", help="All networks instead of one of each family.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="A folder for results.json and table.md; by default nothing is written.")
+        Path | None, typer.Option(help="A folder for a record per library and table.md; by default nothing is written.")
     ] = None,
+    resume: Resume = False,
     limit: Annotated[float, typer.Option(help="Seconds after which a network is given up.")] = 300,
+    memory: Annotated[float, typer.Option(help="GiB that a network may take.")] = 16,
+    processes: Annotated[int, typer.Option(help="How many networks at a time, each on one core.")] = 1,
 ) -> None:
-    """Convert the networks of an installed library one by one, with the time and the reason of each."""
-    from lightfast._atomic import write_json, write_whole
-    from lightfast._convert.sweep import record, sweep, table
+    """Convert the networks of installed libraries one by one: what is proved, how long it takes, and why others fail.
 
-    rows = []
-    try:
-        for row in sweep(library, names_in(names), limit):
-            rows.append(row)
+    Without any of the libraries, the networks of lightfast itself are converted.
+    """
+    from lightfast._convert import coverage
+    from lightfast._convert.libraries import LIBRARIES, networks, one_per_family
+    from lightfast._convert.sweep import sweep
+
+    tried, works = 0, 0
+    for source in names_in(library) or list(LIBRARIES):
+        try:
+            found = networks(source)
+        except ImportError as error:
+            if library:
+                raise typer.BadParameter(f"{source} cannot be imported: {error}") from error
+            typer.echo(f"{source} is missing, so its networks are left out: pip install {source}")
+            continue
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        chosen = list(found) if names or all_networks else one_per_family(found)
+        if names:
+            chosen = [name for name in chosen if any(fnmatchcase(name, pattern) for pattern in names_in(names))]
+        record = coverage.read(out, source) if out is not None else None
+        if record is not None and resume:
+            # Those that were given up may go on if they have longer now.
+            known = {row["name"] for row in record["networks"] if row["converts"] or row["limit"] >= limit}
+            chosen = [name for name in chosen if name not in known]
+            tried, works = tried + len(known), works + sum(row["converts"] for row in record["networks"])
+        for row in sweep(source, chosen, limit, memory, processes):
+            tried, works = tried + 1, works + row.converts
             says = f"{row.constrained} of {row.layers} layers constrained" if row.converts else f"no: {row.reason}"
-            typer.echo(f"{row.name}: {says}, {row.seconds:.1f} s")
-    except ImportError as error:
-        raise typer.BadParameter(f"{library} is not installed: pip install {library} ({error})") from error
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if not rows:
-        raise typer.BadParameter(f"no network of {library} is called {names}")
-    found = record(library, rows)
-    if out is not None:
-        write_json(out / "results.json", found)
-        write_whole(out / "table.md", table(found).encode())
-    typer.echo(f"{sum(row.converts for row in rows)} of {len(rows)} networks convert")
+            typer.echo(f"{source} {row.name}: {says}, {row.seconds:.1f} s")
+            if out is not None and record is not None:
+                coverage.add(out, record, row, found)
+    if not tried:
+        raise typer.BadParameter(f"no network of {library or 'the libraries that are installed'} is called {names}")
+    typer.echo(f"{works} of {tried} networks convert")

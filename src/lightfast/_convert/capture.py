@@ -16,10 +16,9 @@ from lightfast._convert.describe import Undescribed, describe
 from lightfast._convert.graph import plain_graph
 from lightfast._convert.outputs import Decision
 from lightfast._convert.report import Conversion
-from lightfast._convert.rewrite import Options, Rewriter
-from lightfast._groups import Groups
+from lightfast._convert.rewrite import Rewriter
+from lightfast._convert.walk import Options
 from lightfast._response import Space
-from lightfast._response.layout import Layout
 from lightfast._tracing import export, quiet
 from lightfast._wrap import Wrapped
 
@@ -99,10 +98,8 @@ def _layered(model: nn.Module, example: Tensor) -> nn.Module:
     network, _ = plain_graph(model, (example,), {})
     space = Space(2, 1)
     leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
-    nothing = Layout(0, 1, Groups.runs(1, 1), (0, 1))
-    rewriter = Rewriter(
-        network, None, nothing, space, set(), Decision(), leaves, Options("project", "zeros", "image"), Conversion()
-    )
+    options = Options("project", "zeros", "image")
+    rewriter = Rewriter(network, {}, space, set(), Decision(), leaves, options, Conversion())
     return _without_foreign_modules(rewriter.run(type(model).__name__))
 
 

@@ -17,7 +17,8 @@ from lightfast._convert.progress import Progress
 from lightfast._convert.proof import Unproved, prove
 from lightfast._convert.regions import plain_nodes
 from lightfast._convert.report import Conversion
-from lightfast._convert.rewrite import Options, Rewriter
+from lightfast._convert.rewrite import Rewriter
+from lightfast._convert.walk import Options
 from lightfast._convert.widths import change_widths
 from lightfast._groups import GroupSpec, resolve
 from lightfast._notice import notice_srgb
@@ -40,6 +41,7 @@ def convert(
     padding_mode: str = "replicate",
     scope: Scope = "image",
     dim: int = 1,
+    offset_inputs: Sequence[int] = (0,),
     lifted: bool = False,
     images: Tensor | None = None,
 ) -> nn.Module:
@@ -68,7 +70,9 @@ def convert(
         padding_mode: in place of zeros: `replicate`, `reflect`, `circular` or `mean`.
         scope: of the group pooling in norms, activations and shortcuts; `pixel` follows light that varies over the
             image.
-        dim: the features' axis of the first input.
+        dim: the features' axis of the inputs that carry the offset.
+        offset_inputs: which inputs carry the offset, counted among those that are real tensors: two pictures under one
+            light are `(0, 1)`. All of them move together, each image with its own offset.
         lifted: carry what the light adds beside each map, `x = z + G o`, where groups are pooled over the image: it is
             faster, and nearer to the model, since activations act on `z` as they do there.
         images: a few inputs as the network will see them, without labels. Layers are then fitted to the model's
@@ -97,39 +101,42 @@ def convert(
                 "the result takes batches of two images alone, since the network fixes sizes of its own"
             )
         inputs = two_images(args, named)[:2]
-        first = next(node for node in network.graph.nodes if _carries_offset(node))
-        groups = resolve(offset_groups, first.meta["val"].shape[dim])
-        count = first.meta["val"].shape[0]
-        space = Space(count, groups.count)
-        layout = Layout(0, dim, groups, tuple(range(count)))
+        lit = _lit_inputs(network.graph, offset_inputs, offset_groups, dim)
+        layout = next(iter(lit.values()))
+        space = Space(len(layout.owners), layout.groups.count)
         ours = any(type(module).__module__.startswith("lightfast.") for module in model.modules())
-        if ours or prove(network, first.name, layout, space, offset_groups) is not None:
+        if len(lit) == 1 and (ours or prove(network, lit, space, offset_groups) is not None):
             already = _certificates(model, args, named, offset_groups, dim)
             if all(certificate.proved for certificate in already):
                 report.notes.append("the network is equivariant or invariant already")
                 return _with_report(deepcopy(model), report, already)
         progress("replacing layers")
         if widths == "multiple":
-            network = _with_multiple_widths(network, groups.count, inputs, report)
-            first = next(node for node in network.graph.nodes if _carries_offset(node))
+            network = _with_multiple_widths(network, space.groups, inputs, report)
         plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
-        decision = decide_outputs(network.graph, first, dim, groups.count, output)
+        first = next(node for node in network.graph.nodes if node.name in lit)
+        decision = decide_outputs(network.graph, first, dim, space.groups, output)
         report.outputs = decision.reasons
         options = Options(weights, padding_mode, scope)
         leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
-        rewriter = Rewriter(network, first, layout, space, plain, decision, leaves, options, report)
+        rewriter = Rewriter(network, lit, space, plain, decision, leaves, options, report)
         converted = rewriter.run(type(model).__name__)
         converted.train(model.training)
         if lifted and scope == "image":
             try:
-                converted = lift(converted, first.name, layout, space)
+                converted = lift(converted, lit, space)
             except Unproved:
                 report.notes.append("it is not on lifted maps, since the layers alone do not say how each value moves")
         if images is not None and weights == "project":
             progress("fitting layers to features")
             fit_features(converted, model, images)
         progress("proving the result")
-        certificates = prove(converted, first.name, layout, space, offset_groups)
+        certificates = prove(converted, lit, space, offset_groups)
+        if certificates is None and len(lit) > 1:
+            raise ValueError(
+                f"{type(model).__name__} has several inputs that carry the offset, and operations that layers do not "
+                "explain: convert the part before they are joined for each input by itself, with offset_inputs=(0,)"
+            )
         if certificates is None:
             certificates = _certificates(converted, args, named, offset_groups, dim)
         for certificate in certificates:
@@ -163,6 +170,20 @@ def _with_report(model: nn.Module, report: Conversion, certificates: tuple[Certi
 def _carries_offset(node: fx.Node) -> bool:
     recorded = node.meta.get("val")
     return node.op == "placeholder" and isinstance(recorded, Tensor) and recorded.is_floating_point()
+
+
+def _lit_inputs(graph: fx.Graph, wanted: Sequence[int], offset_groups: GroupSpec, dim: int) -> dict[str, Layout]:
+    """How the inputs that carry the offset are laid out, by the names of their nodes."""
+    real = [node for node in graph.nodes if _carries_offset(node)]
+    if not wanted or not all(0 <= number < len(real) for number in wanted):
+        raise ValueError(
+            f"offset_inputs={tuple(wanted)} should number some of the {len(real)} inputs that are real tensors, from 0"
+        )
+    lit = {}
+    for node in (real[number] for number in wanted):
+        shape = node.meta["val"].shape
+        lit[node.name] = Layout(0, dim, resolve(offset_groups, shape[dim]), tuple(range(shape[0])))
+    return lit
 
 
 def _with_multiple_widths(network: fx.GraphModule, groups: int, inputs: Any, report: Conversion) -> fx.GraphModule:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from operator import getitem
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
 from lightfast._response.interpreter import concrete
@@ -43,6 +45,9 @@ _SIZED = (
 )
 """What names of operations hold that take sizes, or amounts that depend on them."""
 
+_PATIENCE, _SECONDS = 4.0, 5.0
+"""How long exporting for any positions may take: so many times as for those of the example, and some seconds."""
+
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
 
 
@@ -66,13 +71,15 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
         model = deepcopy(model).train()
     args, kwargs, _ = two_images(args, kwargs)
     fixed = False
+    start = time.process_time()
     try:
         program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
     except ValueError:
         program, fixed = export(model, args, kwargs), True
+    limit = _PATIENCE * (time.process_time() - start) + _SECONDS
     if not fixed and _writes_sizes(program.graph) and not any(operation(n) in _ATTENTION for n in program.graph.nodes):
         # Symbolic sizes of windows and tokens take minutes, and position embeddings fix them anyway.
-        with suppress(ValueError):
+        with suppress(ValueError), _at_most(limit, model):
             program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
     try:
         network = _pure(program, model)
@@ -82,6 +89,25 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
             program = program.run_decompositions({})
         network = _pure(program, model)
     return PlainGraph(_propagated(network, args, kwargs), fixed)
+
+
+@contextmanager
+def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
+    """Raise an error from the next call of one of the model's modules, once so much processor time has gone by.
+
+    Where sizes are multiplied and divided, torch can reason about symbols for hours.
+    """
+    ends, own = time.process_time() + seconds, set(model.modules())
+
+    def check(module: nn.Module, args: Any) -> None:
+        if module in own and time.process_time() > ends:
+            raise TimeoutError("following the sizes of the image takes too long")
+
+    handle = register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 class _SharedWrite(ValueError):
@@ -301,6 +327,11 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
     for node in list(graph.nodes):
         if not isinstance(node.target, OpOverload) or own not in (*node.args, *node.kwargs.values()):
             continue
+        if operation(node) not in ("to", "_to_copy") and _has_type(node.args[:1], own):
+            # A sum or a softmax in the type that its input has anyway.
+            node.args = tuple(None if argument is own else argument for argument in node.args)
+            node.kwargs = {key: argument for key, argument in node.kwargs.items() if argument is not own}
+            continue
         if reference is None:
             network.register_buffer("type_reference", torch.zeros((), dtype=own, device=floats[0].device), False)
             with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
@@ -312,6 +343,11 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
                 cast = graph.call_function(torch.ops.aten.to.other, (node, reference))
             cast.meta = dict(node.meta)
             node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
+
+
+def _has_type(arguments: Iterable[Any], dtype: torch.dtype) -> bool:
+    values = (argument.meta.get("val") for argument in arguments if isinstance(argument, fx.Node))
+    return any(isinstance(value, Tensor) and value.dtype == dtype for value in values)
 
 
 def _make_pure(graph: fx.Graph) -> None:

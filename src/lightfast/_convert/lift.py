@@ -9,6 +9,7 @@ nobody asks for at the end, such as the offsets of a classifier, is not computed
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -37,21 +38,20 @@ class _Lifted(NamedTuple):
     offsets: tuple[fx.Node, ...]
 
 
-def lift(network: fx.GraphModule, first: str, layout: Layout, space: Space) -> fx.GraphModule:
+def lift(network: fx.GraphModule, lit: Mapping[str, Layout], space: Space) -> fx.GraphModule:
     """The network on lifted maps, with the same parameters under the same names.
 
     Args:
         network: as the rewriting left it, each node with its shape in `meta["val"]`.
-        first: the name of the input that carries the offset.
-        layout: of that input.
+        lit: how the inputs that carry the offset are laid out, by their names.
         space: the offsets.
     """
-    return _Lifting(network, first, layout, space).run()
+    return _Lifting(network, lit, space).run()
 
 
 class _Lifting:
-    def __init__(self, network: fx.GraphModule, first: str, layout: Layout, space: Space) -> None:
-        self.network, self.first, self.layout, self.space = network, first, layout, space
+    def __init__(self, network: fx.GraphModule, lit: Mapping[str, Layout], space: Space) -> None:
+        self.network, self.lit, self.space = network, lit, space
         self.graph, self.modules = fx.Graph(), Modules(load=False)
         self.modules.root = _copied(network)
         self.values: dict[fx.Node, Any] = {}
@@ -62,7 +62,7 @@ class _Lifting:
     def run(self) -> fx.GraphModule:
         for node in self.network.graph.nodes:
             if node.op != "output":
-                self.values[node] = response_of(self.network, node, self.values, self.first, self.layout, self.space)
+                self.values[node] = response_of(self.network, node, self.values, self.lit, self.space)
             if not self._visit(node):
                 self._copy(node, {})
         self.graph.set_codegen(self.network.graph._codegen)

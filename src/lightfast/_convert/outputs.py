@@ -42,22 +42,27 @@ def decide_outputs(graph: fx.Graph, first: fx.Node, dim: int, groups: int, outpu
     """Look at each output of the network.
 
     By itself, an output of shape (N, k) is taken for class scores; so is one with the input's axes that a linear layer
-    or convolution makes, unless it has as many channels as the input, as an image has. Others follow the light.
+    or convolution makes, unless it has as many channels as the input, as an image has, or is one of several maps of the
+    same number of channels and different sizes: a pyramid of features, as detectors have. Others follow the light.
     """
     decision, varying = Decision(), varying_nodes(graph)
     results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    pyramid = _pyramid(results, first.meta["val"], dim)
     for result in results:
         recorded = result.meta.get("val")
         if not isinstance(recorded, Tensor) or not recorded.is_floating_point() or result not in varying:
             continue
         heads = _last_layers(result, varying)
-        kind = _kind(recorded, heads, first.meta["val"], dim, groups) if output == "auto" else output
+        kind = output
+        if kind == "auto":
+            kind = "equivariant" if result in pyramid else _kind(recorded, heads, first.meta["val"], dim, groups)
         if kind == "scores":
             decision.heads |= heads
             decision.scores.add(result)
         number, shape = len(decision.reasons), tuple(recorded.shape)
         decision.reasons.append(_reason(number, shape, kind, output))
-        if kind == "equivariant" and recorded.dim() > dim and output == "auto" and recorded.shape[dim] % groups:
+        same_axes = recorded.dim() == first.meta["val"].dim()
+        if kind == "equivariant" and same_axes and output == "auto" and recorded.shape[dim] % groups:
             warnings.warn(
                 f"output {number} {shape} follows the light with {recorded.shape[dim]} channels, which do not divide "
                 f"into {groups} groups: say output='scores' if they are classes, or output='equivariant' if not",
@@ -75,6 +80,16 @@ def _kind(
         return "equivariant"
     channels = recorded.shape[dim]
     return "equivariant" if channels == example.shape[dim] and channels >= groups else "scores"
+
+
+def _pyramid(results: list[fx.Node], example: Tensor, dim: int) -> set[fx.Node]:
+    """Outputs that are maps of as many channels as another output, which has other positions."""
+    sizes: dict[int, dict[fx.Node, tuple[int, ...]]] = {}
+    for result in results:
+        recorded = result.meta.get("val")
+        if isinstance(recorded, Tensor) and recorded.dim() == example.dim() > 2:
+            sizes.setdefault(recorded.shape[dim], {})[result] = tuple(recorded.shape)
+    return {result for maps in sizes.values() if len(set(maps.values())) > 1 for result in maps}
 
 
 def _reason(number: int, shape: tuple[int, ...], kind: str, output: OutputKind) -> str:

@@ -8,6 +8,7 @@ rest. What holds here holds in training and in evaluation mode, since a layer's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import getitem
 from typing import Any
@@ -34,16 +35,15 @@ class Unproved(Exception):
 
 
 def prove(
-    network: fx.GraphModule, first: str, layout: Layout, space: Space, offset_groups: GroupSpec
+    network: fx.GraphModule, lit: Mapping[str, Layout], space: Space, offset_groups: GroupSpec
 ) -> tuple[Certificate, Certificate] | None:
     """The certificates in evaluation and in training mode, or None where the layers alone do not prove them.
 
     Args:
         network: of layers and ATen operations, each node with its shape in `meta["val"]`.
-        first: the name of the input that carries the offset.
-        layout: of that input.
+        lit: how the inputs that carry the offset are laid out, by the names of their nodes.
         space: the offsets that are asked about.
-        offset_groups: the assignment of that input, as the user wrote it.
+        offset_groups: the assignment of those inputs, as the user wrote it.
     """
     values: dict[fx.Node, Any] = {}
     rows: dict[str, tuple[str, str, str]] = {}
@@ -58,7 +58,7 @@ def prove(
                     expected = expected_groups(response, value.shape, None, offset_groups)
                     outputs.append(Output(f"{len(outputs)}", value.shape, response, expected))
                 break
-            values[node] = response_of(network, node, values, first, layout, space)
+            values[node] = response_of(network, node, values, lit, space)
             if node.op == "call_module":
                 module = network.get_submodule(str(node.target))
                 kind = describe(values[node], space).kind
@@ -79,7 +79,7 @@ def _known(leaf: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def response_of(
-    network: fx.GraphModule, node: Any, values: dict[fx.Node, Any], first: str, layout: Layout, space: Space
+    network: fx.GraphModule, node: Any, values: dict[fx.Node, Any], lit: Mapping[str, Layout], space: Space
 ) -> Any:
     """What a node gives, from what those before it gave; raises :class:`Unproved`."""
     recorded = node.meta.get("val")
@@ -87,7 +87,7 @@ def response_of(
         if not isinstance(recorded, Tensor):
             return recorded
         shape = shapes_of(recorded)
-        return layout.response(shape, space) if node.name == first else Response(shape)
+        return lit[node.name].response(shape, space) if node.name in lit else Response(shape)
     if node.op == "get_attr":
         owner, _, name = node.target.rpartition(".")
         return constant(getattr(network.get_submodule(owner), name))
@@ -190,6 +190,8 @@ def _constrained(module: Constrained, value: Response, shape: tuple[int, ...], s
     """A layer that is linear: `R` becomes `(Σ_taps W) R`, which is checked to be the assignment of its outputs."""
     layout = layout_of(value, space)
     axis = len(value.shape) - 1 if isinstance(module, lf.Linear) else 1
+    if layout is not None and axis not in (layout.features, layout.images) and module.in_groups.count == 1:
+        return _mixed(module, layout, shape, space)
     if layout is None or layout.features != axis or layout.groups != module.in_groups:
         raise Unproved
     if layout.images != 0 and not isinstance(module, lf.Linear):
@@ -197,6 +199,17 @@ def _constrained(module: Constrained, value: Response, shape: tuple[int, ...], s
     if not _meets_constraint(module, space):
         raise Unproved
     return replace(layout, groups=module.out_groups).response(shape, space)
+
+
+def _mixed(module: Constrained, layout: Layout, shape: tuple[int, ...], space: Space) -> Response:
+    """Averages along an axis over which nothing varies in how a value moves: it moves as before."""
+    one_tap = isinstance(module, lf.Linear) or module.weight[0, 0].numel() == 1
+    padded = any(getattr(module, "_reversed_padding_repeated_twice", ()))
+    if not one_tap or padded or isinstance(module, nn.modules.conv._ConvTransposeNd):
+        raise Unproved
+    if getattr(module, "groups", 1) != 1 or not _meets_constraint(module, space):
+        raise Unproved
+    return layout.response(shape, space)
 
 
 def _meets_constraint(module: Any, space: Space) -> bool:

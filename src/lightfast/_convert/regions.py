@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from math import prod
 from operator import getitem
+from typing import Any
 
 from torch import Tensor, fx
 
@@ -16,6 +18,8 @@ _BOUNDED = ("sigmoid", "hardsigmoid", "softmax", "tanh", "hardtanh", "clamp", "r
 _SHAPE = {"view", "reshape", "unflatten", "permute", "transpose", "squeeze", "unsqueeze", "contiguous", "clone"}
 _SPLIT = {"split", "split_with_sizes", "chunk", "unbind", "select"}
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+_FAR = 32
+"""How many operations before a product are looked at for a softmax."""
 
 
 def varying_nodes(graph: fx.Graph) -> set[fx.Node]:
@@ -52,6 +56,28 @@ def split_layers(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
+def head_widths(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Layers whose features are viewed as heads of some features each, with that number.
+
+    If all heads have their groups in the same order, the view keeps them apart: they are along one of its axes.
+    """
+    widths: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        if operation(node) not in ("view", "reshape", "unflatten"):
+            continue
+        source = layer = node.all_input_nodes[0]
+        while operation(layer) in ("batch_norm", "layer_norm", "contiguous", "clone"):
+            layer = layer.all_input_nodes[0]
+        if operation(layer) not in _LAYERS:
+            continue
+        before, after = source.meta["val"].shape, node.meta["val"].shape
+        axis = len(before) - 1 if operation(layer) == "linear" else 1
+        ends = [end for end in range(axis + 2, len(after) + 1) if prod(after[axis:end]) == before[axis]]
+        if before[:axis] == after[:axis] and ends:
+            widths[layer] = after[ends[-1] - 1]
+    return widths
+
+
 def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """The nodes to leave as they are, on centered inputs.
 
@@ -61,6 +87,7 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """
     varying = varying_nodes(graph)
     parents = _dominators(graph, varying)
+    carriers = _carriers(graph, varying)
     plain: set[fx.Node] = set()
     for node in graph.nodes:
         if any(fnmatchcase(path, pattern) for _, path in stack_of(node) for pattern in keep):
@@ -70,13 +97,65 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
         if len(operands) < 2 or name not in _GATED + _PRODUCTS:
             continue
         stop = _common(operands, parents)
-        if name in _PRODUCTS:
+        averaged = _averaged(node, name, operands)
+        if averaged is not None:
+            # Weights that sum to 1 average the values, so that these can carry the offset; the weights cannot.
+            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop, True)
+        elif name in _PRODUCTS:
             joint = _joint_layer(stop)
+            joint = [] if joint and joint[-1] in carriers else joint
             stop = joint[-1].all_input_nodes[0] if joint else stop
-            plain |= _serving(operands, node, stop) | {node, *joint}
+            plain |= _serving(operands, node, stop, True) | {node, *joint}
         else:
             plain |= _serving([_gate(operands)], node, stop)
     return plain
+
+
+def _averaged(product: fx.Node, name: str, operands: list[fx.Node]) -> fx.Node | None:
+    """The values of attention: what a product averages, with weights that come from a softmax; None if it does not."""
+    if name == "scaled_dot_product_attention":
+        value = product.args[2]
+    elif name in ("matmul", "bmm") and len(operands) == 2 and _is_softmax(product.args[0]):
+        value = product.args[1]
+    else:
+        return None
+    return value if isinstance(value, fx.Node) and value in operands and _own_layer(value) is not None else None
+
+
+def _carriers(graph: fx.Graph, varying: set[fx.Node]) -> set[fx.Node]:
+    """Layers that make queries, keys and values at once, of which the values pass another layer: MViT pools them."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        value = _averaged(node, operation(node), [a for a in node.all_input_nodes if a in varying])
+        own = None if value is None else _own_layer(value)
+        source = None if own is None else own.all_input_nodes[0]
+        while source is not None and (operation(source) in _SHAPE | _SPLIT | {"slice"} or source.target is getitem):
+            source = source.all_input_nodes[0]
+        if source is not None and operation(source) in _LAYERS:
+            found.add(source)
+    return found
+
+
+def _is_softmax(weights: Any) -> bool:
+    """Whether a value was made of a softmax by sums and products: gated, normalized again, or dropped out."""
+    pending, steps = [weights], 0
+    while pending and steps < _FAR:
+        node, steps = pending.pop(0), steps + 1
+        if not isinstance(node, fx.Node):
+            continue
+        if operation(node) in ("softmax", "_softmax"):
+            return True
+        if operation(node) in _SHAPE | {"dropout", "to", "expand", "add", "sub", "mul", "div", "sum"}:
+            pending += node.all_input_nodes
+    return False
+
+
+def _own_layer(value: fx.Node) -> fx.Node | None:
+    """The layer that a value comes from, if that makes nothing else, such as queries and keys."""
+    while operation(value) in _SHAPE | {"batch_norm", "layer_norm", "cat"}:
+        # Of tokens that are joined, the last are those of positions.
+        value = value.all_input_nodes[-1 if operation(value) == "cat" else 0]
+    return value if operation(value) in _LAYERS else None
 
 
 def _gate(operands: list[fx.Node]) -> fx.Node:
@@ -112,8 +191,11 @@ def _size(node: fx.Node) -> int:
     return recorded.numel() if isinstance(recorded, Tensor) else 0
 
 
-def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> set[fx.Node]:
-    """What leads to `starts` and nowhere but to the product, not going back beyond `stop`."""
+def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None, last_layers: bool = False) -> set[fx.Node]:
+    """What leads to `starts` and nowhere but to the product, not going back beyond `stop`.
+
+    With `last_layers`, nor beyond the layers that make queries and keys: those before them work on maps.
+    """
     serving: set[fx.Node] = set()
     pending = list(starts)
     while pending:
@@ -122,7 +204,7 @@ def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> s
             continue
         if all(user is product or user in serving for user in node.users):
             serving.add(node)
-            pending += node.all_input_nodes
+            pending += [] if last_layers and operation(node) in _LAYERS else node.all_input_nodes
     return serving
 
 

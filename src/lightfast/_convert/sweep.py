@@ -1,27 +1,36 @@
-"""Converting the networks of a library, one after another: which convert, how long it takes, and why others do not."""
+"""Converting the networks of a library, each in a process of its own: which convert, how long it takes, and why not."""
 
 from __future__ import annotations
 
-import platform
+import math
+import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from fnmatch import fnmatchcase
-from importlib.metadata import version
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
+from lightfast._certify import Certificate
+from lightfast._convert.blocks import ProjectedWeight
 from lightfast._convert.converter import convert
+from lightfast._convert.graph import operation
+from lightfast._convert.layers import LINEAR
+from lightfast._convert.libraries import networks
 from lightfast._tracing import quiet
+from lightfast.functional import add_offset
 from lightfast.nn._constrained import Constrained
 
-Build = Callable[[], tuple[nn.Module, Tensor]]
-"""Makes a network, without pretrained weights, and an example of its input."""
+_PATIENCE = 30
+"""How many times its limit a network may take by the clock, on a machine that does other things too."""
 
 
 @dataclass(frozen=True)
@@ -30,192 +39,200 @@ class Row:
 
     Args:
         name: in its library.
+        family: in its library.
         converts: whether it does.
-        seconds: of processor time, whether it converts or not.
+        seconds: of processor time for the conversion, whether it succeeds or not.
         export_seconds: of one `torch.export` of the network in evaluation mode, before; 0 where that fails.
-        outputs: the kinds of the responses of its outputs.
+        verdict: the kinds of its outputs' responses, as certified: `invariant`, `equivariant`.
         constrained: how many linear layers and convolutions are constrained.
         layers: how many there are.
+        error: how far the converted network is from its certificate, measured in float64 with another light for each of
+            two images, relative to its largest output; None where that was not measured.
         reason: why it does not convert.
+        limit: the seconds that it had.
     """
 
     name: str
-    converts: bool
-    seconds: float
+    family: str = ""
+    converts: bool = False
+    seconds: float = 0.0
     export_seconds: float = 0.0
-    outputs: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
     constrained: int = 0
     layers: int = 0
+    error: float | None = None
     reason: str = ""
+    limit: float = 0.0
 
 
-def networks(library: str) -> dict[str, Build]:
-    """The networks of a library that is installed, by name.
-
-    Raises:
-        ValueError: for a library that is not known.
-        ImportError: for one that is not installed.
-    """
-    known = {"timm": _timm, "transformers": _transformers, "monai": _monai}
-    if library not in known:
-        raise ValueError(f"there is no list of the networks of {library!r}; there are {', '.join(known)}")
-    return known[library]()
-
-
-def sweep(library: str, patterns: list[str], limit: float) -> Iterator[Row]:
-    """Convert each network whose name fits one of the patterns, all of them if there are none.
+def sweep(library: str, names: Iterable[str], limit: float, memory: float, processes: int = 1) -> Iterator[Row]:
+    """Convert networks of a library, each in a process of its own, and say how each went as soon as it has ended.
 
     Args:
-        library: `timm`, `transformers` or `monai`.
-        patterns: such as `resnet*`. Without any, one network of each family is tried.
-        limit: seconds after which a network is given up.
+        library: as for :func:`~lightfast._convert.libraries.networks`.
+        names: of its networks.
+        limit: seconds of processor time after which a network is given up; one that waits for something is given
+            up after many times as many by the clock.
+        memory: GiB that a network may take.
+        processes: how many at a time, each with one thread.
     """
-    builds = networks(library)
-    if patterns:
-        names = [name for name in builds if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    else:
-        names = _one_per_family(library, list(builds))
-    for name in names:
-        yield tried(name, builds[name], limit)
-
-
-def tried(name: str, build: Build, limit: float) -> Row:
-    """Convert one network, and say how that went."""
-    start, export_seconds = time.process_time(), 0.0
+    context = _context(library)
+    waiting, running = list(reversed(list(names))), dict[Connection, _Run]()
     try:
-        with _at_most(limit):
-            torch.manual_seed(0)
-            with quiet():
-                model, example = build()
-            start = time.process_time()
-            with quiet():
-                torch.export.export(model.eval(), (torch.cat([example, example]),))
-            export_seconds, start = time.process_time() - start, time.process_time()
-            net = convert(model, example)
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        return Row(name, False, round(time.process_time() - start, 2), round(export_seconds, 2), reason=reason)
-    seconds = time.process_time() - start
-    report: Any = net.conversion
-    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
-    kinds = dict.fromkeys(output.response.kind for output in report.certificate.outputs)
-    constrained = sum(isinstance(layer, Constrained) for layer in layers)
-    return Row(name, True, round(seconds, 2), round(export_seconds, 2), tuple(kinds), constrained, len(layers))
-
-
-def record(library: str, rows: list[Row]) -> dict[str, Any]:
-    """What a sweep found, with date and versions."""
-    return {
-        "library": library,
-        "versions": {name: version(name) for name in (library, "torch")} | {"python": platform.python_version()},
-        "date": datetime.now(UTC).date().isoformat(),
-        "networks": [asdict(row) for row in rows],
-    }
-
-
-def table(found: dict[str, Any]) -> str:
-    """A record as a table in Markdown."""
-    rows = found["networks"]
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    works = sum(row["converts"] for row in rows)
-    lines = [
-        f"{works} of {len(rows)} networks convert; {found['date']}, {versions}.",
-        "",
-        "| network | converts | output | constrained layers | seconds | one export |",
-        "|---|---|---|---:|---:|---:|",
-    ]
-    for row in rows:
-        says = "yes" if row["converts"] else f"no: {row['reason']}"
-        share = f"{row['constrained']} of {row['layers']}" if row["converts"] else ""
-        lines.append(
-            f"| {row['name']} | {says} | {', '.join(row['outputs'])} | {share} | {row['seconds']:.1f} | "
-            f"{row['export_seconds']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """Interrupt what takes longer; where signals are not to be had, nothing is interrupted."""
-
-    def interrupt(*_: object) -> None:
-        raise TimeoutError(f"takes longer than {seconds:g} seconds")
-
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
+        while waiting or running:
+            while waiting and len(running) < processes:
+                run = _Run(context, library, waiting.pop(), limit, memory)
+                running[run.pipe] = run
+            nearest = min(run.ends for run in running.values())
+            for pipe in wait(list(running), timeout=max(0.0, nearest - time.monotonic())):
+                assert isinstance(pipe, Connection)
+                running[pipe].receive()
+            for pipe, run in list(running.items()):
+                if run.is_over():
+                    yield running.pop(pipe).row
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for run in running.values():
+            run.process.kill()
 
 
-def _timm() -> dict[str, Build]:
-    import timm  # pyright: ignore[reportMissingImports]
+class _Run:
+    """A process that converts one network, and what it has said so far."""
 
-    def builder(name: str) -> Build:
-        def build() -> tuple[nn.Module, Tensor]:
-            model = timm.create_model(name, pretrained=False)
-            return model, torch.zeros(1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
+    def __init__(
+        self, context: ForkServerContext | SpawnContext, library: str, name: str, limit: float, memory: float
+    ) -> None:
+        pipe, told = context.Pipe(duplex=False)
+        # Of another class on Windows.
+        self.pipe: Any = pipe
+        self.row = Row(name, reason=f"takes longer than {limit:g} seconds", limit=limit)
+        self.ends, self.told, self.done = time.monotonic() + _PATIENCE * limit, False, False
+        self.process: BaseProcess = context.Process(target=_convert_one, args=(library, name, limit, memory, told))
+        self.process.start()
+        told.close()
 
-        return build
+    def receive(self) -> None:
+        """Take what the process says; nothing more comes from one that has ended."""
+        try:
+            self.row, self.told = self.pipe.recv(), True
+        except EOFError:
+            self.done = True
 
-    return {name: builder(name) for name in timm.list_models()}
-
-
-def _transformers() -> dict[str, Build]:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING as MODELS
-
-    def builder(config: Any, model: Any) -> Build:
-        def build() -> tuple[nn.Module, Tensor]:
-            settings = config()
-            if hasattr(settings, "num_hidden_layers"):
-                # All layers are alike, and two show whether they convert.
-                settings.num_hidden_layers = 2
-            size = getattr(settings, "image_size", 224)
-            height, width = size if isinstance(size, list | tuple) else (size, size)
-            return model(settings), torch.zeros(1, getattr(settings, "num_channels", 3), height, width)
-
-        return build
-
-    found = {}
-    for config, models in MODELS.items():
-        for model in models if isinstance(models, list | tuple) else [models]:
-            if model is not None:
-                found[model.__name__] = builder(config, model)
-    return found
-
-
-def _monai() -> dict[str, Build]:
-    from monai.networks import nets
-
-    plane: dict[str, Any] = {"spatial_dims": 2, "in_channels": 3}
-    settings: dict[str, dict[str, Any]] = {
-        "UNet": {**plane, "out_channels": 3, "channels": (8, 16, 32), "strides": (2, 2)},
-        "BasicUNet": {**plane, "out_channels": 3},
-        "AttentionUnet": {**plane, "out_channels": 3, "channels": (8, 16, 32), "strides": (2, 2)},
-        "SegResNet": {**plane, "out_channels": 3},
-        "DenseNet121": {**plane, "out_channels": 10},
-        "SEResNet50": {**plane, "num_classes": 10},
-        "FlexibleUNet": {**plane, "out_channels": 3, "backbone": "efficientnet-b0"},
-        "UNETR": {**plane, "out_channels": 3, "img_size": 64},
-        "SwinUNETR": {**plane, "out_channels": 3},
-        "ViT": {**plane, "img_size": 64, "patch_size": 16, "classification": True},
-    }
-
-    def builder(name: str, own: dict[str, Any]) -> Build:
-        return lambda: (getattr(nets, name)(**own), torch.zeros(1, 3, 64, 64))
-
-    return {name: builder(name, own) for name, own in settings.items()}
+    def is_over(self) -> bool:
+        late = time.monotonic() >= self.ends
+        if not late and not self.done:
+            return False
+        if late:
+            self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        if not self.told and late:
+            self.row = replace(self.row, reason="the process did not end, and used no time")
+        elif not self.told and self.process.exitcode == -signal.SIGKILL:
+            self.row = replace(self.row, reason="the process was killed, for memory most likely")
+        elif not self.told and self.process.exitcode != -signal.SIGXCPU:
+            self.row = replace(self.row, reason=f"the process ended with code {self.process.exitcode}")
+        return True
 
 
-def _one_per_family(library: str, names: list[str]) -> list[str]:
-    """Of timm, which has more than a thousand networks, the first of each of its files; of others, all."""
-    if library != "timm":
-        return names
-    import timm  # pyright: ignore[reportMissingImports]
+def _context(library: str) -> ForkServerContext | SpawnContext:
+    """Processes that start with torch and the library imported, where the system can."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, library.partition(":")[0]])
+    return context
 
-    return [timm.list_models(module=module)[0] for module in timm.list_modules() if timm.list_models(module=module)]
+
+def _convert_one(library: str, name: str, limit: float, memory: float, tell: Connection) -> None:
+    """Convert one network, in a process of its own, and tell the row twice: before and after it was measured."""
+    torch.set_num_threads(1)
+    _set_limits(limit, memory)
+    network = networks(library)[name]
+    row = Row(name, network.family, limit=limit)
+    start = time.process_time()
+    try:
+        torch.manual_seed(0)
+        with quiet():
+            model, example = network.build()
+        start = time.process_time()
+        with quiet(), suppress(Exception):
+            torch.export.export(deepcopy(model).eval(), (torch.cat([example, example]),))
+            row = replace(row, export_seconds=_since(start))
+        start = time.process_time()
+        with quiet():
+            net = convert(model, example)
+        row = replace(row, converts=True, seconds=_since(start), **_findings(net))
+    except Exception as error:
+        tell.send(replace(row, seconds=_since(start), reason=_sentence(error)))
+        return
+    tell.send(row)
+    with suppress(Exception):
+        error = measured_error(net, example)
+        # Outputs of an untrained network may be infinite, which measures nothing.
+        tell.send(replace(row, error=error if math.isfinite(error) else None))
+
+
+def _findings(net: nn.Module) -> dict[str, Any]:
+    report: Any = net.conversion
+    kinds = tuple(dict.fromkeys(output.response.kind for output in report.certificate.outputs))
+    constrained, layers = count_layers(net)
+    return {"verdict": kinds, "constrained": constrained, "layers": layers}
+
+
+def count_layers(net: nn.Module) -> tuple[int, int]:
+    """How many linear layers and convolutions of a converted network are constrained, and how many there are.
+
+    A layer whose weight is computed in `forward` has no module of its own, and is one where it is called.
+    """
+    modules = [module for module in net.modules() if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)]
+    constrained = sum(isinstance(module, Constrained) for module in modules)
+    projected = sum(isinstance(module, ProjectedWeight) for module in net.modules())
+    calls = net.graph.nodes if isinstance(net, fx.GraphModule) else ()
+    return constrained + projected, len(modules) + sum(operation(node) in LINEAR for node in calls)
+
+
+@torch.no_grad()
+def measured_error(net: nn.Module, example: Tensor) -> float:
+    """How far the outputs of a converted network are from what its certificate says, under two lights at once.
+
+    `max |y(x + G Δ) - y(x) - R Δ| / max(1, max |y|)` in float64 and evaluation mode, the largest of all outputs.
+    """
+    report: Any = net.conversion
+    certificate: Certificate = report.certificate
+    net = deepcopy(net).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, *example.shape[1:], generator=generator, dtype=torch.float64)
+    light = 2 * torch.rand(2, 3, generator=generator, dtype=torch.float64) - 1
+    before, after = (_floats(net(image)) for image in (x, add_offset(x, light, 3)))
+    errors = []
+    for output, was, now in zip(certificate.outputs, before, after, strict=True):
+        if (groups := output.response.groups) is not None and not output.invariant:
+            images, features = output.response.images_axis or 0, output.response.features_axis or 1
+            front = add_offset(was.movedim(images, 0), light, groups, features + (features < images))
+            was = front.movedim(0, images)
+        errors.append(float((now - was).abs().max() / was.abs().max().clamp(min=1)))
+    return max(errors)
+
+
+def _floats(outputs: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _set_limits(seconds: float, gigabytes: float) -> None:
+    """Let allocations beyond the limit fail, and the process end when it has had its time, where the system can."""
+    with suppress(ImportError):
+        import resource
+
+        data, cpu = int(gigabytes * 2**30), math.ceil(seconds)
+        resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+
+
+def _since(start: float) -> float:
+    return round(time.process_time() - start, 2)
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of what an error says, short enough for a table."""
+    said = str(error).strip().split("\n")[0]
+    return (said or type(error).__name__)[:200].replace("|", "/")

@@ -1,0 +1,198 @@
+"""The networks of libraries that are installed: how to build each, without pretrained weights, and what it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Build = Callable[[], tuple[nn.Module, Tensor]]
+"""Makes a network, and an example of its input."""
+
+_SMALL = (
+    *("atto", "femto", "pico", "nano", "xxs", "xxtiny", "xs", "tiny", "t0", "t", "mini", "small", "lite"),
+    *("s0", "b0", "s", "base", "b"),
+)
+"""What names call networks that are small for their family, the smallest first."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of a library.
+
+    Args:
+        family: networks of one kind: in timm and torchvision those of one file.
+        build: makes it.
+    """
+
+    family: str
+    build: Build
+
+
+def networks(library: str) -> Mapping[str, Network]:
+    """The networks of a library that is installed, by name.
+
+    Args:
+        library: one of `LIBRARIES`, or `package.module:name` of a mapping from names to functions that make a network
+            and an example of its input.
+
+    Raises:
+        ValueError: for a library that is not known.
+        ImportError: for one that is not installed.
+    """
+    if ":" in library:
+        module, _, name = library.partition(":")
+        builds: Mapping[str, Build] = getattr(import_module(module), name)
+        return {name: Network(name, build) for name, build in builds.items()}
+    if library not in LIBRARIES:
+        raise ValueError(
+            f"there is no list of the networks of {library!r}; there are {', '.join(LIBRARIES)}, or name a mapping of "
+            "your own as package.module:name"
+        )
+    return LIBRARIES[library]()
+
+
+def one_per_family(found: Mapping[str, Network]) -> list[str]:
+    """The name of one network of each family, a small one as far as names tell.
+
+    >>> build = lambda: (nn.Identity(), torch.zeros(1))
+    >>> one_per_family({name: Network(name[:3], build) for name in ("vit_base", "vit_tiny", "vgg19", "vgg11")})
+    ['vit_tiny', 'vgg11']
+    """
+    families: dict[str, list[str]] = {}
+    for name, network in found.items():
+        families.setdefault(network.family, []).append(name)
+    return [min(names, key=_size_in_name) for names in families.values()]
+
+
+def _size_in_name(name: str) -> tuple[bool, int, list[int], int, str]:
+    words = re.split(r"[_\-]", name)
+    ranks = [_SMALL.index(word) for word in words if word in _SMALL]
+    numbers = [int(number) for number in re.findall(r"\d+", name)]
+    # Networks that are there to be tested are not what people use.
+    return "test" in words, min(ranks, default=len(_SMALL)), numbers, len(name), name
+
+
+def _own() -> dict[str, Network]:
+    from lightfast import models
+
+    def builder(name: str) -> Build:
+        return lambda: (models.create(name, offset_groups=None), torch.zeros(1, 3, 64, 64))
+
+    return {name: Network(name, builder(name)) for name in ("resnet20", "resnet9", "cerberus", "cerberus-local")}
+
+
+def _timm() -> dict[str, Network]:
+    import timm  # pyright: ignore[reportMissingImports]
+
+    def builder(name: str) -> Build:
+        def build() -> tuple[nn.Module, Tensor]:
+            model = timm.create_model(name, pretrained=False)
+            return model, torch.zeros(1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
+
+        return build
+
+    modules = timm.list_modules()
+    return {name: Network(module, builder(name)) for module in modules for name in timm.list_models(module=module)}
+
+
+def _torchvision() -> dict[str, Network]:
+    from torchvision import models  # pyright: ignore[reportMissingImports]
+
+    def builder(name: str, kind: str) -> Build:
+        def build() -> tuple[nn.Module, Tensor]:
+            create = models.get_model_builder(name)
+            if kind == "detection":
+                # What comes after the features of the backbone depends on values: boxes that are kept or not.
+                return create(weights=None, weights_backbone=None).backbone, torch.zeros(1, 3, 256, 256)
+            options = {"weights_backbone": None} if kind == "segmentation" else {}
+            if kind == "video":
+                return create(weights=None), torch.zeros(1, 3, 16, 112, 112)
+            size = 299 if name == "inception_v3" else 224
+            return create(weights=None, **options), torch.zeros(1, 3, size, size)
+
+        return build
+
+    found = {}
+    for name in models.list_models():
+        family = models.get_model_builder(name).__module__.removeprefix("torchvision.models.")
+        kind = family.partition(".")[0]
+        if kind not in ("quantization", "optical_flow"):
+            found[name] = Network(family, builder(name, kind))
+    return found
+
+
+def _transformers() -> dict[str, Network]:
+    from transformers.models.auto import modeling_auto as auto
+
+    def builder(config: Any, model: Any) -> Build:
+        def build() -> tuple[nn.Module, Tensor]:
+            settings = config()
+            if hasattr(settings, "num_hidden_layers"):
+                # All layers are alike, and two show whether they convert.
+                settings.num_hidden_layers = 2
+            size = getattr(settings, "image_size", None) or 224
+            height, width = size if isinstance(size, list | tuple) else (size, size)
+            return model(settings), torch.zeros(1, getattr(settings, "num_channels", 3), height, width)
+
+        return build
+
+    found = {}
+    for task in (auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING):
+        for config, models in task.items():
+            for model in models if isinstance(models, list | tuple) else [models]:
+                if model is not None and model.main_input_name == "pixel_values":
+                    found[model.__name__] = Network(model.__name__, builder(config, model))
+    return found
+
+
+def _monai() -> dict[str, Network]:
+    from monai.networks import nets
+
+    plane: dict[str, Any] = {"spatial_dims": 2, "in_channels": 3}
+    image: dict[str, Any] = {**plane, "out_channels": 3}
+    stages: dict[str, Any] = {"channels": (8, 16, 32), "strides": (2, 2)}
+    settings: dict[str, dict[str, Any]] = {
+        "AttentionUnet": {**image, **stages},
+        "AutoEncoder": {**image, **stages},
+        "BasicUNet": image,
+        "BasicUnetPlusPlus": image,
+        "Classifier": {"in_shape": (3, 64, 64), "classes": 10, **stages},
+        "DenseNet121": {**plane, "out_channels": 10},
+        "DynUNet": {**image, "kernel_size": (3, 3, 3), "strides": (1, 2, 2), "upsample_kernel_size": (2, 2)},
+        "EfficientNetBN": {**plane, "model_name": "efficientnet-b0", "pretrained": False, "num_classes": 10},
+        "FlexibleUNet": {**image, "backbone": "efficientnet-b0"},
+        "HighResNet": image,
+        "Regressor": {"in_shape": (3, 64, 64), "out_shape": (3,), **stages},
+        "ResNet": {
+            **{"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [8, 16, 16, 32]},
+            **{"spatial_dims": 2, "n_input_channels": 3, "num_classes": 10},
+        },
+        "SEResNet50": {**plane, "num_classes": 10},
+        "SEResNext50": {**plane, "num_classes": 10},
+        "SegResNet": image,
+        "SwinUNETR": image,
+        "UNETR": {**image, "img_size": 64},
+        "UNet": {**image, **stages},
+        "VNet": {**image, "dropout_dim": 2},
+        "ViT": {**plane, "img_size": 64, "patch_size": 16, "classification": True},
+    }
+
+    def builder(name: str, own: dict[str, Any]) -> Build:
+        return lambda: (getattr(nets, name)(**own), torch.zeros(1, 3, 64, 64))
+
+    return {name: Network(name, builder(name, own)) for name, own in settings.items()}
+
+
+LIBRARIES: dict[str, Callable[[], dict[str, Network]]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "transformers": _transformers,
+    "monai": _monai,
+    "lightfast": _own,
+}
