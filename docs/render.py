@@ -30,7 +30,8 @@ def render(page: str) -> str:
 
 def pages() -> list[Path]:
     """Everything that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    about = ROOT / "src" / "lightfast" / "_page" / "about.md"
+    return [ROOT / "README.md", about, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def main() -> None:

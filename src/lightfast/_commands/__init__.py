@@ -13,6 +13,7 @@ from lightfast._commands.classify import classify
 from lightfast._commands.evaluate import evaluate
 from lightfast._commands.export import export
 from lightfast._commands.inpaint import inpaint
+from lightfast._commands.page import page
 from lightfast._commands.zoo import zoo
 
 __all__ = ["app"]
@@ -49,6 +50,7 @@ app.command("evaluate")(evaluate)
 app.command("classify")(classify)
 app.command("balance")(balance)
 app.command("inpaint")(inpaint)
+app.command("page")(page)
 app.command("certify")(certify)
 app.command("zoo")(zoo)
 app.add_typer(bench.app, name="bench")

@@ -32,20 +32,13 @@ def inpaint(
     EXIF data and color profile are kept, and the photograph itself is never overwritten. A JPEG file is written with
     the quality it had, which rounds again; name a .png file with --out to keep every other pixel bit by bit.
     """
-    from lightfast._photographs.fill import fill_file
+    from lightfast._photographs.fill import fill_file, parse_box
     from lightfast._pipelines.inpainter import Inpainter
 
     if (box is None) == (mask is None):
         raise ValueError("say what to fill in, either with --box x,y,width,height or with --mask IMAGE")
-    missing = mask if box is None else [_parse_box(text) for text in box]
+    missing = mask if box is None else [parse_box(text) for text in box]
     target = photo.with_name(f"{photo.stem}-filled{photo.suffix}") if out is None else out
     count = fill_file(photo, target, missing, Inpainter.load(model), blend)
     typer.echo(f"{photo} -> {target}  {count} {'hole' if count == 1 else 'holes'} filled")
 
-
-def _parse_box(text: str) -> tuple[int, int, int, int]:
-    try:
-        x, y, width, height = (int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a box: give x,y,width,height, such as 120,80,64,64") from None
-    return x, y, width, height

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ __all__ = [
     "fill_file",
     "find_holes",
     "missing_pixels",
+    "parse_box",
     "seamless",
 ]
 
@@ -84,6 +85,7 @@ def fill(
     *,
     blend: bool = True,
     linear: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> Filled:
     """The picture with missing pixels filled in; all others are left as they are, bit by bit.
 
@@ -99,6 +101,7 @@ def fill(
         inpainter: one, or a name that :func:`lightfast.load` knows.
         blend: let what is filled in meet what is around it, see :func:`seamless`.
         linear: whether the numbers of an array or a tensor are linear in light, instead of sRGB.
+        progress: called with the part that is done, from 0 to 1.
 
     Returns:
         The filled picture, of the same kind as the one given, with the holes. For a file it is a
@@ -122,7 +125,9 @@ def fill(
     for hole in thick:
         _part(left, hole)[hole.inside] = True
     _fill_thin(photo, pixels, missing, missing & ~left)
-    for hole in thick:
+    for number, hole in enumerate(thick):
+        if progress is not None:
+            progress(number / len(thick))
         light = _fill_hole(replace(photo, pixels=pixels), left, hole, inpainter, blend).permute(1, 2, 0).numpy()
         light = light if pixels.shape[2] == 3 else light.mean(2, keepdims=True)
         _part(pixels, hole)[hole.inside] = photo.stored(light)[hole.inside]
@@ -164,6 +169,19 @@ def missing_pixels(size: tuple[int, int], mask: Any) -> np.ndarray:
     if missing.all():
         raise ValueError("the whole photograph is missing: there is nothing to fill it in from")
     return missing
+
+
+def parse_box(text: str) -> Box:
+    """A rectangle as people write it.
+
+    >>> parse_box("120,80,64,48")
+    (120, 80, 64, 48)
+    """
+    try:
+        x, y, width, height = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a box: give x,y,width,height, such as 120,80,64,64") from None
+    return x, y, width, height
 
 
 def find_holes(missing: np.ndarray) -> list[Hole]:
