@@ -36,7 +36,8 @@ PUBLIC = {
         Cosines FieldSpec Polynomial RemoveField add_field field_map field_mean positions project_field remove_field
     """,
     "lightfast.color": """
-        ChannelNorm EPSILON hsv_to_rgb linear_to_log linear_to_srgb log_to_linear srgb_to_linear srgb_to_log
+        ChannelNorm EPSILON SRGB_TO_XYZ hsv_to_rgb light_of_temperature linear_to_log linear_to_srgb log_to_linear
+        srgb_to_linear srgb_to_log temperature_of_light
     """,
     "lightfast.light": """
         LIGHT_KINDS LightKind VaryingLight blobs_light gradient_light halves_light log_gradient_light
@@ -57,7 +58,10 @@ PUBLIC = {
 SIGNATURES = {
     "assert_equivariant": "(f, x, offset_groups=3, *, tolerance=None, **options)",
     "attach_projection": "(optimizer, model, offset_groups=3, *, assignments=None, constraint='sum')",
-    "balance": "(picture, estimator='illuminant', *, strength=1.0, linear=False, prior='auto')",
+    "balance": (
+        "(picture, estimator='illuminant', *, strength=1.0, linear=False, prior='auto', temperature=None, tint=None, "
+        "pick=None, reference=None, mixed=False)"
+    ),
     "center_mask": "(overlap=7)",
     "certify": (
         "(model, example_inputs, offset_groups=3, *, kwargs=None, dim=1, out_groups=None, tolerance=1e-09, field=0)"

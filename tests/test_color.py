@@ -5,18 +5,21 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lightfast.color import (
     EPSILON,
+    SRGB_TO_XYZ,
     ChannelNorm,
     hsv_to_rgb,
+    light_of_temperature,
     linear_to_log,
     linear_to_srgb,
     log_to_linear,
     srgb_to_linear,
     srgb_to_log,
+    temperature_of_light,
 )
 
 SRGB_KNEE, LINEAR_KNEE = 0.04045, 0.0031308
@@ -226,3 +229,44 @@ def test_srgb_to_log_is_both_steps_and_takes_bytes():
     assert srgb_to_log(torch.zeros(1), epsilon=0.1).item() == pytest.approx(math.log(10))
     with pytest.raises(TypeError, match="floating point"):
         srgb_to_log(images.long())
+
+
+def test_temperature_and_tint_are_those_of_colour_science(colour):
+    lights = torch.rand(500, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.8 + 0.2
+    temperature, tint = temperature_of_light(lights)
+    xyz = lights.numpy() @ np.array(SRGB_TO_XYZ).T
+    theirs = colour.temperature.uv_to_CCT_Robertson1968(colour.UCS_to_uv(colour.XYZ_to_UCS(xyz)))
+    near = (temperature > 2000) & (temperature < 25000) & (tint.abs() < 150)
+    assert near.sum() > 300
+    np.testing.assert_allclose(temperature[near], theirs[near, 0], rtol=1e-4)
+    np.testing.assert_allclose(tint[near], 3000 * theirs[near, 1], atol=1e-3)
+    # The locus itself, from Planck's law by another method.
+    planck = colour.temperature.CCT_to_uv_Ohno2013(np.array([[2856.0, 0.0], [4000.0, 0.0], [10000.0, 0.0]]))
+    u, v = planck.T
+    lights = torch.from_numpy(np.stack([1.5 * u, v, 2 - 0.5 * u - 5 * v], 1) @ np.linalg.inv(SRGB_TO_XYZ).T)
+    temperature, tint = temperature_of_light(lights)
+    np.testing.assert_allclose(temperature, [2856, 4000, 10000], rtol=2e-3)
+    np.testing.assert_allclose(tint, 0, atol=0.5)
+
+
+@settings(deadline=None)
+@given(temperature=st.floats(2000, 50000), tint=st.floats(-60, 60), seed=st.integers(0, 99))
+def test_a_light_of_a_temperature_has_it(temperature, tint, seed):
+    """Also in other primaries; brightness does not matter."""
+    generator = torch.Generator().manual_seed(seed)
+    to_xyz = torch.tensor(SRGB_TO_XYZ, dtype=torch.float64) @ (
+        torch.eye(3, dtype=torch.float64) + 0.2 * torch.rand(3, 3, dtype=torch.float64, generator=generator)
+    )
+    light = light_of_temperature(temperature, tint, to_xyz)
+    assume(bool((light > 1e-3).all()))
+    found, there = temperature_of_light(3 * light, to_xyz)
+    assert float(found) == pytest.approx(temperature, rel=1e-6) and float(there) == pytest.approx(tint, abs=1e-4)
+
+
+def test_temperatures_have_ends_and_shapes():
+    temperature, tint = temperature_of_light(torch.eye(3).expand(2, 3, 3))
+    assert temperature.shape == tint.shape == (2, 3)
+    assert temperature[0, 0] == pytest.approx(1e6 / 600) and temperature[0, 2] == pytest.approx(1e5)
+    assert tint[0, 1] > 150, "green"
+    assert light_of_temperature(torch.tensor([3000.0, 9000.0]), 5.0).shape == (2, 3)
+    assert float(light_of_temperature(1700)[2]) == 0, "outside the gamut of sRGB"

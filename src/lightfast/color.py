@@ -15,17 +15,27 @@ from torch import Tensor, nn
 
 __all__ = [
     "EPSILON",
+    "SRGB_TO_XYZ",
     "ChannelNorm",
     "hsv_to_rgb",
+    "light_of_temperature",
     "linear_to_log",
     "linear_to_srgb",
     "log_to_linear",
     "srgb_to_linear",
     "srgb_to_log",
+    "temperature_of_light",
 ]
 
 EPSILON = 2e-4
 """Linear values below this are clipped before the logarithm: 2/3 of the first step of 8-bit sRGB."""
+
+SRGB_TO_XYZ = (
+    (0.4124564, 0.3575761, 0.1804375),
+    (0.2126729, 0.7151522, 0.0721750),
+    (0.0193339, 0.1191920, 0.9503041),
+)
+"""From linear sRGB to CIE XYZ; white, (1, 1, 1), is D65."""
 
 # IEC 61966-2-1: where the straight piece of the curve ends, on the sRGB side and on the linear side.
 _SRGB_KNEE = 0.04045
@@ -135,6 +145,98 @@ def hsv_to_rgb(hsv: Tensor, dim: int = 1) -> Tensor:
         return value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1)
 
     return torch.stack([channel(5), channel(3), channel(1)], dim)
+
+
+# Robertson's isotemperature lines (J. Opt. Soc. Am. 58, 1968; that of 325 as Lindbloom corrected it): mired, which is a
+# million over the temperature, u and v of the black body in CIE 1960, and the slope of the line through it.
+_ISOTHERMS = torch.tensor(
+    [
+        (0, 0.18006, 0.26352, -0.24341), (10, 0.18066, 0.26589, -0.25479), (20, 0.18133, 0.26846, -0.26876),
+        (30, 0.18208, 0.27119, -0.28539), (40, 0.18293, 0.27407, -0.30470), (50, 0.18388, 0.27709, -0.32675),
+        (60, 0.18494, 0.28021, -0.35156), (70, 0.18611, 0.28342, -0.37915), (80, 0.18740, 0.28668, -0.40955),
+        (90, 0.18880, 0.28997, -0.44278), (100, 0.19032, 0.29326, -0.47888), (125, 0.19462, 0.30141, -0.58204),
+        (150, 0.19962, 0.30921, -0.70471), (175, 0.20525, 0.31647, -0.84901), (200, 0.21142, 0.32312, -1.0182),
+        (225, 0.21807, 0.32909, -1.2168), (250, 0.22511, 0.33439, -1.4512), (275, 0.23247, 0.33904, -1.7298),
+        (300, 0.24010, 0.34308, -2.0637), (325, 0.24792, 0.34655, -2.4681), (350, 0.25591, 0.34951, -2.9641),
+        (375, 0.26400, 0.35200, -3.5814), (400, 0.27218, 0.35407, -4.3633), (425, 0.28039, 0.35577, -5.3762),
+        (450, 0.28863, 0.35714, -6.7262), (475, 0.29685, 0.35823, -8.5955), (500, 0.30505, 0.35907, -11.324),
+        (525, 0.31320, 0.35968, -15.628), (550, 0.32129, 0.36011, -23.325), (575, 0.32931, 0.36038, -40.770),
+        (600, 0.33724, 0.36051, -116.45),
+    ],
+    dtype=torch.float64,
+)  # fmt: skip
+_MIRED = (10.0, 600.0)
+_TINT_SCALE = 3000.0
+
+
+def temperature_of_light(light: Tensor, to_xyz: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Correlated color temperature, in kelvin, and tint of lights.
+
+    The temperature is that of the black body on the same isotemperature line in the CIE 1960 diagram, interpolated
+    between Robertson's lines; the tint is 3000 times the distance to it, above 0 for green and below for magenta light.
+    Adobe's DNG software development kit counts both so, and programs that develop raw files show such numbers. D65 has
+    6502 K by this table and a tint of about 10. Temperatures end at 1667 and 100000 K.
+
+    Args:
+        light: (..., 3), linear; its brightness does not matter.
+        to_xyz: (3, 3), from its colors to CIE XYZ; those of sRGB by default.
+
+    Returns:
+        Two tensors (...), float64. :func:`light_of_temperature` takes them back to the light.
+
+    >>> temperature, tint = temperature_of_light(torch.tensor([1.0, 1.0, 1.0]))
+    >>> round(float(temperature)), round(float(tint))
+    (6502, 10)
+    """
+    x, y, z = (light.double() @ _xyz_matrix(to_xyz, light).T).unbind(-1)
+    total = (x + 15 * y + 3 * z).clamp(min=1e-12)
+    u, v = 4 * x / total, 6 * y / total
+    low, high = (torch.full_like(u, end) for end in _MIRED)
+    # Lines do not cross where light is, so a light lies on one side of all colder ones and on the other of all warmer.
+    for _ in range(50):
+        middle = (low + high) / 2
+        there_u, there_v, across_u, across_v = _isotherm(middle)
+        warmer = (v - there_v) * across_u - (u - there_u) * across_v > 0
+        low, high = torch.where(warmer, middle, low), torch.where(warmer, high, middle)
+    there_u, there_v, across_u, across_v = _isotherm(low)
+    return 1e6 / low, -_TINT_SCALE * ((u - there_u) * across_u + (v - there_v) * across_v)
+
+
+def light_of_temperature(
+    temperature: float | Tensor, tint: float | Tensor = 0.0, to_xyz: Tensor | None = None
+) -> Tensor:
+    """Lights (..., 3) of a color temperature and a tint, of norm 1: the inverse of :func:`temperature_of_light`.
+
+    Channels that would be negative, since the light lies outside the colors' gamut, are 0.
+
+    >>> light = light_of_temperature(2856)  # an incandescent lamp
+    >>> (light / light[1]).round(decimals=2)
+    tensor([2.2300, 1.0000, 0.2800], dtype=torch.float64)
+    """
+    temperature, tint = (torch.as_tensor(value, dtype=torch.float64) for value in (temperature, tint))
+    u, v, across_u, across_v = _isotherm((1e6 / temperature).clamp(*_MIRED))
+    u, v = u - across_u * tint / _TINT_SCALE, v - across_v * tint / _TINT_SCALE
+    xyz = torch.stack([1.5 * u, v, 2 - 0.5 * u - 5 * v], -1)
+    light = (xyz @ _xyz_matrix(to_xyz, xyz).inverse().T).clamp(min=0)
+    return torch.nn.functional.normalize(light, dim=-1)
+
+
+def _isotherm(mired: Tensor) -> tuple[Tensor, ...]:
+    """Of the black body, u and v, and the direction of the line of its temperature, of norm 1."""
+    table = _ISOTHERMS.to(mired.device)
+    place = torch.searchsorted(table[:, 0].contiguous(), mired.contiguous()).clamp(1, len(table) - 1)
+    before, after = table[place - 1], table[place]
+    share = ((mired - before[..., 0]) / (after[..., 0] - before[..., 0]))[..., None]
+    u, v = torch.lerp(before[..., 1:3], after[..., 1:3], share).unbind(-1)
+    first, second = (
+        torch.nn.functional.normalize(torch.stack([torch.ones_like(line[..., 3]), line[..., 3]], -1), dim=-1)
+        for line in (before, after)
+    )
+    return u, v, *torch.nn.functional.normalize(torch.lerp(first, second, share), dim=-1).unbind(-1)
+
+
+def _xyz_matrix(to_xyz: Tensor | None, like: Tensor) -> Tensor:
+    return torch.as_tensor(SRGB_TO_XYZ if to_xyz is None else to_xyz, dtype=torch.float64, device=like.device)
 
 
 class ChannelNorm(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lightfast._photographs.folder import BalancedFile
-from lightfast._photographs.photo import encode_srgb
+from lightfast._photographs.profile import encode_srgb
 
 __all__ = ["ContactSheets", "contact_sheet"]
 

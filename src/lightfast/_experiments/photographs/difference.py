@@ -7,18 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from lightfast.color import srgb_to_linear
+from lightfast.color import SRGB_TO_XYZ, srgb_to_linear
 
 __all__ = ["delta_e", "lab"]
-
-_TO_XYZ = torch.tensor(
-    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
-)
 
 
 def lab(srgb: Tensor) -> Tensor:
     """CIE L*a*b* under D65, of sRGB in [0, 1]; colors along dim 1."""
-    to_xyz = _TO_XYZ.to(srgb.dtype)
+    to_xyz = torch.tensor(SRGB_TO_XYZ, dtype=srgb.dtype)
     xyz = torch.einsum("ij,nj...->ni...", to_xyz, srgb_to_linear(srgb))
     white = to_xyz.sum(1).view(1, 3, *[1] * (srgb.ndim - 2))
     x = xyz / white
