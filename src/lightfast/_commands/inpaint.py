@@ -41,4 +41,3 @@ def inpaint(
     target = photo.with_name(f"{photo.stem}-filled{photo.suffix}") if out is None else out
     count = fill_file(photo, target, missing, Inpainter.load(model), blend)
     typer.echo(f"{photo} -> {target}  {count} {'hole' if count == 1 else 'holes'} filled")
-

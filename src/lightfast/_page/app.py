@@ -6,8 +6,8 @@ import os
 import signal
 import tempfile
 import threading
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["page"]
@@ -69,7 +69,9 @@ def build() -> Any:
 
     # Uploads are looked after every minute, and live for a quarter of an hour; visitors have copies of their own.
     with gr.Blocks(title="Lightfast", analytics_enabled=False, delete_cache=(60, 900)) as app:
-        gr.Markdown("# Lightfast\nPhotographs and networks that the color of the light cannot fool. All of it runs here.")
+        gr.Markdown(
+            "# Lightfast\nPhotographs and networks that the color of the light cannot fool. All of it runs here."
+        )
         for name, tab in (("Balance", balance_tab), ("Fill", fill_tab), ("Under any light", light_tab)):
             with gr.Tab(name):
                 tab()

@@ -5,21 +5,25 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from lightfast._page.visitors import PHOTOS, checked, fresh, in_sentences, kept, sentence, shown
+from lightfast._page.visitors import PHOTOS, SIDE, checked, fresh, in_sentences, kept, sentence, shown, upright_size
 from lightfast._photographs.balance import DEFAULT_ESTIMATOR, Balanced, balance, choose_estimator
 from lightfast._photographs.files import read_photo, suffix_for
 from lightfast._photographs.photo import Photo
+from lightfast._photographs.raw import RawPhoto
 
 __all__ = ["Entry", "Settings", "balance_tab"]
 
-# The longer side of the pictures that are shown.
-_SIDE = 1024
+# Pixels along the longer side that are worked on while controls move.
+_ENOUGH = 1500
+
+# The slider's ends: candles, and the bluest sky.
+_KELVIN = (2000, 25000)
 
 FOUND, BY_HAND, SPOT, MIXED = "Find it", "Temperature and tint", "A gray spot", "Mixed light"
 
@@ -74,40 +78,33 @@ def _estimator() -> Any:
 def _entry(path: Path, request: gr.Request) -> tuple[Entry, str]:
     """A photograph that was brought, and a file with its balanced picture."""
     photo = read_photo(checked(path))
-    found: Balanced = balance(photo, _estimator())
-    after = found.picture.upright(_SIDE)
-    height, width = found.picture.pixels.shape[:2]
-    turned = isinstance(photo, Photo) and photo.orientation >= 5
-    entry = Entry(
-        path,
-        (height, width) if turned else (width, height),
-        shown(request, photo.upright(_SIDE), f"{path.stem}-before"),
-        found.temperature,
-        found.tint,
-        found.done,
-    )
-    return entry, shown(request, after, f"{path.stem}-after")
+    found = balance(photo, _estimator())
+    height, width = upright_size(found.picture)
+    before, after = (shown(request, each, path.stem) for each in (photo, found.picture))
+    return Entry(path, (width, height), before, found.temperature, found.tint, found.done), after
+
+
+@lru_cache(8)
+def _small(path: Path) -> tuple[Photo | RawPhoto, int]:
+    """The photograph with some of its pixels, in its own colors, and one in how many; of raw files, all."""
+    photo = read_photo(path)
+    if not isinstance(photo, Photo):
+        return photo, 1
+    step = max(1, max(photo.pixels.shape[:2]) // _ENOUGH)
+    return replace(photo, pixels=photo.pixels[::step, ::step].copy(), alpha=None), step
 
 
 def _preview(entry: Entry, settings: Settings, request: gr.Request) -> tuple[str, Balanced]:
     """The balanced picture as it is shown, a file, and what was found."""
-    from PIL import Image
-
-    photo = read_photo(entry.path)
-    if not isinstance(photo, Photo):
-        found = balance(photo, _estimator(), **settings.of(entry))
-        return shown(request, found.picture.upright(_SIDE), f"{entry.path.stem}-after"), found
+    photo, step = _small(entry.path)
     options = settings.of(entry)
-    if settings.way == FOUND or (settings.way == SPOT and entry.spot is None):
-        # What was found in the photograph itself, which the small picture may see a little differently.
-        options = {"strength": settings.strength, "temperature": entry.temperature, "tint": entry.tint}
-    small = photo.upright(_SIDE).convert("RGB")
     if "pick" in options:
-        scale = small.width / entry.size[0]
-        options["pick"] = tuple(round(number * scale) for number in options["pick"])
-    found = balance(small, _estimator(), **options)
-    assert isinstance(found.picture, Image.Image)
-    return shown(request, found.picture, f"{entry.path.stem}-after"), found
+        options["pick"] = tuple(number // step for number in options["pick"])
+    elif settings.way in (FOUND, SPOT):
+        # What was found in the whole photograph, where some of its pixels may say a little else.
+        options = {"strength": settings.strength, "temperature": entry.temperature, "tint": entry.tint}
+    found = balance(photo, _estimator(), **options)
+    return shown(request, found.picture, entry.path.stem), found
 
 
 def _said(entry: Entry, found: Balanced | None, settings: Settings) -> str:
@@ -140,14 +137,12 @@ def _brought(
         try:
             last, after = _entry(path, request)
         except (ValueError, OSError, ImportError) as error:
-            failed.append(sentence(error, path))
+            failed.append(sentence(error))
             continue
         taken.append(last)
         pair = (last.before, after)
     if pair is None or last is None:
         raise ValueError(" ".join(failed) or "nothing was uploaded: choose photographs")
-    for text in failed:
-        gr.Warning(text, duration=None)
     said = _said(last, None, Settings())
     left = f"\n\nLeft out: {'; '.join(failed)}" if failed else ""
     return (
@@ -158,7 +153,7 @@ def _brought(
         said + left,
         _nothing(),
         FOUND,
-        round(last.temperature),
+        min(max(round(last.temperature), _KELVIN[0]), _KELVIN[1]),
         round(last.tint),
         last.before,
         None,
@@ -215,7 +210,9 @@ def balance_tab() -> None:
     upload = gr.File(file_count="multiple", label="Photographs", height=130, elem_id="balance-upload")
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            compared = gr.ImageSlider(label="Before and after", interactive=False, elem_id="compared", max_height=560)
+            compared = gr.ImageSlider(
+                label="Before and after", interactive=False, elem_id="compared", max_height=560, buttons=["fullscreen"]
+            )
             spotted = gr.Image(
                 label="Click on what should be gray",
                 interactive=False,
@@ -238,11 +235,11 @@ def balance_tab() -> None:
             way = gr.Radio([FOUND, BY_HAND, SPOT, MIXED], value=FOUND, label="The light", elem_id="way")
             strength = gr.Slider(0, 1, 1, step=0.01, label="Strength", elem_id="strength")
             with gr.Group(visible=False) as by_hand:
-                temperature = gr.Slider(2000, 15000, 6504, step=10, label="Temperature, kelvin", elem_id="temperature")
-                tint = gr.Slider(-150, 150, 0, step=1, label="Tint", info="green to magenta", elem_id="tint")
+                temperature = gr.Slider(*_KELVIN, 6504, step=10, label="Temperature, kelvin", elem_id="temperature")
+                tint = gr.Slider(-150, 150, 0, step=1, label="Tint: magenta below 0, green above", elem_id="tint")
             with gr.Row(visible=False) as at:
-                across = gr.Number(label="x of the spot", precision=0, minimum=0, elem_id="spot-x")
-                down = gr.Number(label="y of the spot", precision=0, minimum=0, elem_id="spot-y")
+                across = gr.Number(label="x of the spot", precision=0, minimum=0, min_width=110, elem_id="spot-x")
+                down = gr.Number(label="y of the spot", precision=0, minimum=0, min_width=110, elem_id="spot-y")
             status = gr.Markdown("Choose photographs first.", elem_id="balance-status", elem_classes="status")
             go = gr.Button("Balance all for download", variant="primary", elem_id="balance-all")
             download = gr.File(
@@ -258,7 +255,13 @@ def balance_tab() -> None:
         return _brought(files, held, request, progress)
 
     def written(
-        held: Any, w: str, s: float, k: float, t: float, request: gr.Request, progress: Any = gr.Progress()  # noqa: B008
+        held: Any,
+        w: str,
+        s: float,
+        k: float,
+        t: float,
+        request: gr.Request,
+        progress: Any = gr.Progress(),  # noqa: B008
     ) -> Any:
         return _written(held, w, s, k, t, request, progress)
 
@@ -297,7 +300,7 @@ def balance_tab() -> None:
 
     def clicked(held: Sequence[Entry], number: int, event: gr.SelectData) -> tuple[Any, ...]:
         entry = held[number]
-        scale = max(entry.size) / min(max(entry.size), _SIDE)
+        scale = max(1.0, max(entry.size) / SIDE)
         x, y = (min(round(place * scale), side - 1) for place, side in zip(event.index, entry.size, strict=True))
         return spot_at(held, number, x, y), x, y
 

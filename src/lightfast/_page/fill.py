@@ -9,16 +9,13 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from lightfast._page.visitors import checked, fresh, in_sentences, kept, shown
+from lightfast._page.visitors import SIDE, checked, fresh, in_sentences, kept, shown, upright_size
 from lightfast._photographs.files import read_photo, suffix_for
 from lightfast._photographs.fill import DEFAULT_INPAINTER, Filled, fill
 from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._pipelines.inpainter import Inpainter
 
 __all__ = ["fill_tab", "missing_of"]
-
-# The longer side of the picture that is painted on, and of those that are shown.
-_SIDE = 1024
 
 
 @cache
@@ -51,20 +48,15 @@ def missing_of(painted: dict[str, Any] | None, rectangles: str, size: tuple[int,
     return missing_pixels(size, missing)
 
 
-def _upright_size(photo: Photo) -> tuple[int, int]:
-    height, width = photo.pixels.shape[:2]
-    return (width, height) if photo.orientation >= 5 else (height, width)
-
-
 @in_sentences
 def _opened(upload: str | None, request: gr.Request) -> tuple[Any, ...]:
     if upload is None:
         raise ValueError("nothing was uploaded: choose a photograph")
     path = checked(kept(request, upload))
     photo = _read(path)
-    height, width = _upright_size(photo)
+    height, width = upright_size(photo)
     said = f"{path.name}, {width} x {height} pixels. Paint over what should go, then press Fill."
-    canvas = {"background": photo.upright(_SIDE).convert("RGB"), "layers": [], "composite": None}
+    canvas = {"background": photo.upright(SIDE).convert("RGB"), "layers": [], "composite": None}
     hidden = {"value": None, "visible": False}
     return path, canvas, said, gr.ImageSlider(**hidden), gr.File(**hidden), None
 
@@ -83,11 +75,11 @@ def _filled(
     if path is None:
         raise ValueError("there is no photograph yet: choose one first")
     photo = _read(path)
-    missing = missing_of(painted, rectangles or "", _upright_size(photo))
+    missing = missing_of(painted, rectangles or "", upright_size(photo))
     done: Filled = fill(photo, missing, inpainter(), progress=lambda part: progress(part, desc="Filling"))
     target = fresh(request, f"{path.stem}-filled{suffix_for(photo.kind, path)}")
     done.picture.save(target)
-    pair = (shown(request, photo.upright(_SIDE), "before"), shown(request, done.picture.upright(_SIDE), "after"))
+    pair = (shown(request, photo, "before"), shown(request, done.picture, "after"))
     holes = f"{len(done.holes)} {'hole' if len(done.holes) == 1 else 'holes'} filled"
     again = "A JPEG file is compressed again, with the quality it had." if photo.kind == "JPEG" else ""
     said = f"{holes}. All other pixels are as they were. {again}"
@@ -120,7 +112,12 @@ def fill_tab() -> None:
             status = gr.Markdown("Choose a photograph first.", elem_id="fill-status", elem_classes="status")
             download = gr.File(label="Download", interactive=False, visible=False, elem_id="fill-download")
     compared = gr.ImageSlider(
-        label="Before and after", interactive=False, visible=False, elem_id="fill-compared", max_height=560
+        label="Before and after",
+        interactive=False,
+        visible=False,
+        elem_id="fill-compared",
+        max_height=560,
+        buttons=["fullscreen"],
     )
     shows = [path, editor, status, compared, download, upload]
     upload.upload(_opened, upload, shows, api_visibility="private")

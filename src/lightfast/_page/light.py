@@ -111,8 +111,8 @@ def light_tab() -> None:
     shown, conventional, equivariant, said = _answered(start, *first)
     seen = gr.State(start)
     gr.Markdown(
-        "Two networks (ResNet-20) that know the ten classes of CIFAR-10. Turn up the saturation of the light, then move "
-        "its hue."
+        "Two networks (ResNet-20) that know the ten classes of CIFAR-10. Turn up the saturation of the light, then "
+        "move its hue."
     )
     with gr.Row():
         with gr.Column(min_width=240):

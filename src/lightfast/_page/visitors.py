@@ -1,8 +1,9 @@
-"""Files of visitors: a folder for each, which goes when they go; and what is taken from them, or refused in a sentence."""
+"""Files of visitors: a folder for each, which goes when they go; and what is refused, in sentences."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 import warnings
@@ -13,12 +14,29 @@ from typing import Any
 
 import gradio as gr
 
-from lightfast._photographs.photo import PhotoError
+from lightfast._photographs.photo import Photo, PhotoError
+from lightfast._photographs.raw import RawPhoto
 
-__all__ = ["MEGABYTES", "MEGAPIXELS", "PHOTOS", "checked", "forget", "fresh", "in_sentences", "kept", "shown"]
+__all__ = [
+    "MEGABYTES",
+    "MEGAPIXELS",
+    "PHOTOS",
+    "SIDE",
+    "checked",
+    "forget",
+    "fresh",
+    "in_sentences",
+    "kept",
+    "sentence",
+    "shown",
+    "upright_size",
+]
 
 MEGABYTES, MEGAPIXELS, PHOTOS = 200, 100, 200
 """The largest file, the largest picture, and the most photographs at a time."""
+
+SIDE = 1024
+"""The longer side of pictures that are shown, in pixels."""
 
 
 def folder_of(request: gr.Request) -> Path:
@@ -52,11 +70,18 @@ def kept(request: gr.Request, upload: str) -> Path:
     return path
 
 
-def shown(request: gr.Request, image: Any, name: str) -> str:
-    """A Pillow image as a file to look at, which changes its address with its content."""
+def shown(request: gr.Request, photo: Photo | RawPhoto, name: str) -> str:
+    """A file to look at, upright, whose address changes with its content."""
     path = fresh(request, f"{name}.jpg")
-    image.convert("RGB").save(path, quality=92)
+    profile = photo.kept.get("icc_profile") if isinstance(photo, Photo) else None
+    photo.upright(SIDE).convert("RGB").save(path, quality=92, icc_profile=profile)
     return str(path)
+
+
+def upright_size(photo: Photo) -> tuple[int, int]:
+    """Height and width of a photograph as it is seen."""
+    height, width = photo.pixels.shape[:2]
+    return (width, height) if photo.orientation >= 5 else (height, width)
 
 
 def checked(path: Path) -> Path:
@@ -80,10 +105,11 @@ def checked(path: Path) -> Path:
     return path
 
 
-def sentence(error: Exception, path: Path | None = None) -> str:
-    """What went wrong, without the folders that files happen to lie in."""
-    text = str(error).replace(os.environ["GRADIO_TEMP_DIR"], "")
-    return text.replace(f"{path.parent}/", "") if path is not None else text
+def sentence(error: Exception) -> str:
+    """What went wrong, without the folders that files happen to lie in, and without what Pillow calls its input."""
+    folder = re.escape(os.environ["GRADIO_TEMP_DIR"])
+    text = re.sub(rf"{folder}/(visitors/\w+/)?(\w+/)?", "", str(error))
+    return re.sub(r" \(cannot identify image file <[^>]*>\)", "", text)
 
 
 def in_sentences(work: Callable[..., Any]) -> Callable[..., Any]:
