@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -38,6 +40,7 @@ BORDER = 24
 Fill = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+@cache
 def ways() -> dict[str, Fill]:
     """From pixels (H, W, 3) and what is missing of them to pixels."""
     inpainter = lf.Inpainter.load("context-encoder-slim")
@@ -61,16 +64,15 @@ def ways() -> dict[str, Fill]:
     }
 
 
-def cases(folder: Path, sizes: tuple[int, ...]) -> Iterator[tuple[str, int, np.ndarray, np.ndarray]]:
-    """Name, size of the hole, pixels, and which are missing."""
-    for path in sorted(folder.glob("kodak-*.jpg")):
-        pixels = read_pixels(path)
-        for size in sizes:
-            random = np.random.default_rng([int(path.stem[-2:]), size])
-            top, left = (int(random.integers(BORDER, side - size - BORDER + 1)) for side in pixels.shape[:2])
-            missing = np.zeros(pixels.shape[:2], dtype=bool)
-            missing[top : top + size, left : left + size] = True
-            yield path.stem, size, pixels, missing
+def holes(path: Path, sizes: Sequence[int]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Size of the hole, pixels, and which are missing."""
+    pixels = read_pixels(path)
+    for size in sizes:
+        random = np.random.default_rng([int(path.stem[-2:]), size])
+        top, left = (int(random.integers(BORDER, side - size - BORDER + 1)) for side in pixels.shape[:2])
+        missing = np.zeros(pixels.shape[:2], dtype=bool)
+        missing[top : top + size, left : left + size] = True
+        yield size, pixels, missing
 
 
 def texture_distance(filled: np.ndarray, truth: np.ndarray, missing: np.ndarray) -> float:
@@ -91,31 +93,41 @@ def texture_distance(filled: np.ndarray, truth: np.ndarray, missing: np.ndarray)
     return float(np.mean(found))
 
 
+def measured(path: Path, sizes: Sequence[int]) -> list[dict]:
+    """Every hole of a photograph, filled in every way."""
+    torch.set_num_threads(1)
+    runs = []
+    for size, pixels, missing in holes(path, sizes):
+        for way, fill in ways().items():
+            started = time.process_time()
+            filled = fill(pixels, missing)
+            took = time.process_time() - started
+            error = np.mean((filled[missing] / 255.0 - pixels[missing] / 255.0) ** 2)
+            found = {"psnr": float(-10 * np.log10(error)), "texture": texture_distance(filled, pixels, missing)}
+            runs.append({"photograph": path.stem, "size": size, "way": way, "seconds": took, **found})
+    return runs
+
+
 def main() -> None:
     """Fill every hole in every way, and write everything down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photographs", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--jobs", type=int, default=2, help="photographs at a time")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    paths = sorted(given.photographs.glob("kodak-[0-9][0-9].jpg"))
     runs = []
-    fills = ways()
-    for name, size, pixels, missing in cases(given.photographs, tuple(given.sizes)):
-        for way, fill in fills.items():
-            started = time.process_time()
-            filled = fill(pixels, missing)
-            took = time.process_time() - started
-            error = np.mean((filled[missing] / 255.0 - pixels[missing] / 255.0) ** 2)
-            measured = {"psnr": float(-10 * np.log10(error)), "texture": texture_distance(filled, pixels, missing)}
-            runs.append({"photograph": name, "size": size, "way": way, "seconds": took, **measured})
-        print(name, size, *(f"{run['psnr']:.2f}/{run['texture']:.1f}" for run in runs[-len(fills) :]), flush=True)
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for found in pool.map(measured, paths, [given.sizes] * len(paths)):
+            runs += found
+            print(found[0]["photograph"], *(f"{run['psnr']:.2f}/{run['texture']:.1f}" for run in found), flush=True)
     given.out.mkdir(parents=True, exist_ok=True)
     write_json(given.out / "results.json", {"runs": runs, "provenance": provenance()})
     (given.out / "table.md").write_text(table(runs, given.sizes), encoding="utf-8")
 
 
-def table(runs: list[dict], sizes: list[int]) -> str:
+def table(runs: list[dict], sizes: Sequence[int]) -> str:
     """Means over photographs, as Markdown."""
     numbers = [(name, size) for name in ("psnr", "texture", "seconds") for size in sizes]
     titles = {"psnr": "PSNR", "texture": "texture", "seconds": "seconds"}

@@ -75,7 +75,9 @@ SIGNATURES = {
         "dtype=torch.float64, seed=0)"
     ),
     "export": "(pipeline, path, *, opset=None, dynamic=True, size=None)",
-    "fill": "(picture, mask, inpainter='context-encoder-slim', *, blend=True, linear=False, progress=None)",
+    "fill": (
+        "(picture, mask, inpainter='context-encoder-slim', *, blend=True, texture=True, linear=False, progress=None)"
+    ),
     "fuse": "(model)",
     "load": "(name, *, revision=None, token=None, cache_dir=None, force_download=False, local_files_only=False)",
     "page": "(port=None, *, open_browser=True)",

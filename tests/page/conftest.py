@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from visiting import serving, show  # pyright: ignore[reportMissingImports]
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+from visiting import chromium, serving, show  # pyright: ignore[reportMissingImports]
 
 
 @pytest.fixture(scope="module")
@@ -18,13 +15,13 @@ def browser() -> Iterator[Any]:
     for module in ("gradio", "playwright"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    if CHROMIUM is None:
+    if chromium() is None:
         pytest.skip("there is no Chromium here")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         # As root, as in containers, Chromium has no sandbox.
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield launched
         launched.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["serving", "set_slider", "show"]
+__all__ = ["chromium", "serving", "set_slider", "show"]
+
+
+def chromium() -> str | None:
+    """The system's Chromium, if there is one."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @contextmanager

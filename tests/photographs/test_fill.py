@@ -75,7 +75,10 @@ def test_only_missing_pixels_change(inpainter, pixels, rectangle, dtype):
 
 
 def test_what_is_filled_in_follows_the_light(inpainter, pixels):
-    """In 16 bits, so that the rounding of the file is small; a large hole, which is resampled."""
+    """In 16 bits, so that the rounding of the file is small; a large hole, which is resampled.
+
+    Which of two patches is the better one may turn on that rounding, so that patches are tested by themselves.
+    """
     light = np.array([1.0, 0.5, 0.25])
     linear = srgb_to_linear(torch.from_numpy(pixels / 255.0)).numpy()
     photos = [
@@ -83,7 +86,7 @@ def test_what_is_filled_in_follows_the_light(inpainter, pixels):
         for gain in (np.ones(3), light)
     ]
     mask = mask_of((30, 40, 80, 100), (5, 5, 3, 4))
-    white, colored = (fill(photo, mask, inpainter).picture[mask] / 65535.0 for photo in photos)
+    white, colored = (fill(photo, mask, inpainter, texture=False).picture[mask] / 65535.0 for photo in photos)
     back = linear_to_srgb(srgb_to_linear(torch.from_numpy(colored)) / torch.from_numpy(light)).numpy()
     assert np.abs(back - white).max() < 2e-3 and white.std() > 0.005
 

@@ -145,8 +145,15 @@ def fill(
     return Filled(back(replace(photo, pixels=pixels)), boxes)
 
 
-def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, blend: bool = True) -> int:
+def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, **how: Any) -> int:
     """Read a photograph, fill its holes, and write it as the kind that the target's name says; how many there were.
+
+    Args:
+        source: the photograph's file.
+        target: the file to write.
+        mask: as in :func:`fill`.
+        inpainter: likewise.
+        **how: arguments of :func:`fill`.
 
     Raises:
         PhotoError: it cannot be read or written; the message names it.
@@ -155,7 +162,7 @@ def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, blend
     kind, photo = kind_named(target), read_photo(source)
     if target.exists() and target.resolve() == source.resolve():
         raise PhotoError(f"{source} would be overwritten: name another file with --out")
-    filled = fill(photo, mask, inpainter, blend=blend)
+    filled = fill(photo, mask, inpainter, **how)
     write_photo(filled.picture.converted(kind), target)
     return len(filled.holes)
 

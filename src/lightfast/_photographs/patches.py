@@ -93,7 +93,7 @@ def _plane(light: np.ndarray, seen: np.ndarray) -> np.ndarray:
 def membrane(z: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """The picture with what is missing as a membrane spanned by what is seen: each pixel the mean of its neighbors.
 
-    From coarse to fine; on each scale, neighbors are averaged a number of times.
+    From coarse to fine; on each scale, neighbors are averaged a number of times, which is fewer where it is fine.
     """
     if not missing.any():
         return z
@@ -111,7 +111,7 @@ def membrane(z: np.ndarray, missing: np.ndarray) -> np.ndarray:
     inner = torch.from_numpy(np.ascontiguousarray(z[part].transpose(2, 0, 1)))[None]
     gone = torch.from_numpy(np.ascontiguousarray(missing[part]))
     weights = torch.tensor([[0.0, 0.25, 0.0], [0.25, 0.0, 0.25], [0.0, 0.25, 0.0]]).expand(z.shape[2], 1, 3, 3)
-    for _ in range(_AVERAGES):
+    for _ in range(_AVERAGES if _thickness(missing) <= _FINE else _AVERAGES // 5):
         mean = F.conv2d(F.pad(inner, (1, 1, 1, 1), mode="replicate"), weights, groups=z.shape[2])
         inner = torch.where(gone, mean, inner)
     z[part] = inner[0].permute(1, 2, 0).numpy()
@@ -151,14 +151,14 @@ def textured(
         if found is not None:
             matcher.take_over(found)
         if first or _thickness(scales[number][2]) <= _FINE:
+            if not first:
+                matcher.vote()
             matcher.learn()
             for _ in range(_FIRST_ROUNDS if first else _ROUNDS):
                 matcher.search()
                 matcher.vote()
         if number == 0:
             matcher.vote(sharp=True)
-        elif not first:
-            matcher.vote()
         found, z = matcher.places(), matcher.z
         if progress is not None:
             progress(sum(work[number:]) / sum(work))
@@ -188,7 +188,6 @@ class _Matcher:
         coarse = np.minimum(self.at // 2, np.array(found.shape[1:])[:, None] - 1)
         source = 2 * found[:, coarse[0], coarse[1]] + self.at % 2
         self.source = np.where(self._is_allowed(source), source, self.source)
-        self.vote()
 
     def places(self) -> np.ndarray:
         """Row and column (2, H, W) of the middle of the patch that each position was matched with."""
@@ -227,7 +226,9 @@ class _Matcher:
         Patches that match better, and that are nearer to what is seen, count for more; `sharp`: the nearest almost
         alone.
         """
-        weight = _INWARD ** -np.minimum(_depth(self.hole), 200)[tuple(self.at)].astype(np.float32)
+        weight = np.ones(self.at.shape[1], np.float32)
+        if not sharp and _thickness(self.hole) <= _FINE:
+            weight = _INWARD ** -_depth(self.hole)[tuple(self.at)].astype(np.float32)
         if self.distance is not None:
             weight *= np.exp(-self.distance / (np.quantile(self.distance, 0.75) + 1e-6)) + 1e-6
         means = _box_mean(self.z)
@@ -284,10 +285,13 @@ def _box_mean(z: np.ndarray) -> np.ndarray:
 
 def _depth(hole: np.ndarray) -> np.ndarray:
     """How many times the rim of a hole is to be taken away until a pixel is gone."""
-    depth, left = np.zeros(hole.shape, int), hole
+    depth = np.zeros(hole.shape, int)
+    rows, columns = (np.flatnonzero(hole.any(axis)) for axis in (1, 0))
+    part = depth[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    left = hole[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     while left.any():
-        depth += left
-        left = ~_grown(~left, 1) & left
+        part += left
+        left = ~_grown(np.pad(~left, 1, constant_values=True), 1)[1:-1, 1:-1]
     return depth
 
 
