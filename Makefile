@@ -41,7 +41,7 @@ slow: $(READY)
 
 # On a machine with a GPU, by a Python that has its own torch and Triton: nothing is set up, and one process runs all.
 gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -p no:benchmark -o addopts="--strict-markers -q -ra" -m gpu tests
+	PYTHONPATH=src $(PYTHON) -m pytest -p no:benchmark -o addopts="--import-mode=importlib --strict-markers -q -ra" -m gpu tests
 
 docs: $(READY)
 	$(BIN)/python docs/render.py

@@ -35,10 +35,11 @@ from skimage import data
 from torch import Tensor
 
 from lightfast._atomic import write_json
-from lightfast._experiments.data import LazyImages, decode
+from lightfast._experiments.data import LazyImages
 from lightfast._experiments.engine import Draw
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.report.tables import markdown
+from lightfast._photographs import decode
 
 SIZES = ((500, 375), (2000, 1500))
 PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "stereo_motorcycle")

@@ -251,7 +251,8 @@ class Estimator(Pipeline):
             return self.encoding.decode(answers.mean((0, 1)), offset), None
         *factors, whole = self.calibration
         each, log_spread = answers.mean(1).split([3, 1], 2)
-        log_spread = log_spread + log_spread.new_tensor(factors).log()[:, None, None]
+        # Numbers of Python's: a CUDA graph, in which a teacher answers, takes no tensor from the host.
+        log_spread = torch.stack([given + math.log(factor) for given, factor in zip(log_spread, factors, strict=True)])
         weights = (-2 * log_spread).softmax(0)
         joint = (weights * each).sum(0)
         apart = each - joint

@@ -203,7 +203,8 @@ PLANS: dict[str, IlluminantPlan] = {
             confidence=0.02,
             even=0.3,
             own={
-                "histogram": {"turn": True, "smallest_part": 0.1},
+                "local": {"turn": True, "options": {"cerberus-local": {"channels": [32, 64, 128, 256]}}},
+                "histogram": {"turn": True, "smallest_part": 0.1, "sensor": 0.1},
                 "statistics": {
                     "turn": True,
                     "smallest_part": 0.05,

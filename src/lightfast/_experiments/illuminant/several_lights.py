@@ -62,12 +62,11 @@ def two_lights(count: int, size: int, generator: torch.Generator) -> Tensor:
     def uniform() -> Tensor:
         return torch.rand((count, 1, 1), generator=generator, device=generator.device)
 
-    axes = torch.tensor([[0.7071, 0.0, -0.7071], [-0.4082, 0.8165, -0.4082]], device=generator.device)
-    chroma = normal(2, 2) * torch.tensor([_ALONG, _ACROSS], device=generator.device)
-    logs = chroma @ axes + 0.35 * normal(2, 1)
+    along, across = _ALONG / math.sqrt(2) * normal(2), _ACROSS / math.sqrt(6) * normal(2)
+    logs = torch.stack([along - across, 2 * across, -along - across], 2) + 0.35 * normal(2, 1)
     angle, width = 2 * math.pi * uniform(), 10 ** (2 * uniform() - 2)
-    along = angle.cos() * place[:, None] + angle.sin() * place
-    mixed = ((along - 0.5 * (uniform() - 0.5)) / (width / 4)).sigmoid()[:, None]
+    position = angle.cos() * place[:, None] + angle.sin() * place
+    mixed = ((position - 0.5 * (uniform() - 0.5)) / (width / 4)).sigmoid()[:, None]
     mixed = torch.where(uniform()[..., None] < 0.2, torch.ones_like(mixed), mixed)
     first, second = logs.exp()[..., None, None].unbind(1)
     return (mixed * first + (1 - mixed) * second).log()

@@ -150,16 +150,17 @@ class Spectral(Study):
             "cubes",
             "Cubes",
             Recipe(
-                1200, 32, lr=0.05, nesterov=True, weight_decay=1e-3, schedule="cosine", warmup=100, checkpoint_every=0
+                4000, 32, lr=0.05, nesterov=True, weight_decay=1e-3, schedule="cosine", warmup=333, checkpoint_every=0
             ),
             Augmentation(),
+            (4, 8, 16),
         ),
         "pixels": SpectralPlan(
             "pixels",
             "Pixels",
-            Recipe(600, 4096, "adamw", lr=3e-3, weight_decay=0.05, schedule="cosine", warmup=60, checkpoint_every=0),
+            Recipe(3000, 4096, "adamw", lr=3e-3, weight_decay=0.05, schedule="cosine", warmup=300, checkpoint_every=0),
             Augmentation(shift=0, flip=False),
-            (1, 1),
+            (2, 2),
         ),
         "demo": SpectralPlan(
             "demo", "Demo", Recipe(60, 16, lr=0.05, schedule="cosine", warmup=10), Augmentation(shift=1), (2, 2)
