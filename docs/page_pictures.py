@@ -48,7 +48,7 @@ def main() -> None:
             page.reload()
             show(page, "Under any light")
             set_slider(page, "saturation", 0.9)
-            page.locator("#conventional").get_by_text("frog").first.wait_for()
+            page.locator("#light-status").get_by_text("In white light").wait_for()
             page.wait_for_timeout(500)
             save(page, "page-light-phone")
         browser.close()

@@ -97,12 +97,12 @@ def _small(path: Path) -> tuple[Photo | RawPhoto, int]:
 def _preview(entry: Entry, settings: Settings, request: gr.Request) -> tuple[str, Balanced]:
     """The balanced picture as it is shown, a file, and what was found."""
     photo, step = _small(entry.path)
-    options = settings.of(entry)
+    options: dict[str, Any] = settings.of(entry)
     if "pick" in options:
         options["pick"] = tuple(number // step for number in options["pick"])
     elif settings.way in (FOUND, SPOT):
         # What was found in the whole photograph, where some of its pixels may say a little else.
-        options = {"strength": settings.strength, "temperature": entry.temperature, "tint": entry.tint}
+        options |= {"mixed": False, "temperature": entry.temperature, "tint": entry.tint}
     found = balance(photo, _estimator(), **options)
     return shown(request, found.picture, entry.path.stem), found
 

@@ -38,7 +38,7 @@ def missing_of(painted: dict[str, Any] | None, rectangles: str, size: tuple[int,
 
     missing = np.zeros(size, dtype=bool)
     for layer in (painted or {}).get("layers") or ():
-        mask = Image.fromarray(np.asarray(layer)[..., 3]).resize(size[::-1], Image.Resampling.BILINEAR)
+        mask = Image.fromarray(np.asarray(layer)[..., 3]).resize((size[1], size[0]), Image.Resampling.BILINEAR)
         missing |= np.asarray(mask) > 127
     boxes = [parse_box(line) for line in rectangles.splitlines() if line.strip()]
     if boxes:

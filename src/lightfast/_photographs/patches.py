@@ -162,7 +162,7 @@ def textured(
         found, z = matcher.places(), matcher.z
         if progress is not None:
             progress(sum(work[number:]) / sum(work))
-    return (scales[0][0], np.stack(np.indices(missing.shape))) if found is None else (z, found)
+    return (scales[0][0], np.indices(missing.shape)) if found is None else (z, found)
 
 
 class _Matcher:
@@ -191,7 +191,7 @@ class _Matcher:
 
     def places(self) -> np.ndarray:
         """Row and column (2, H, W) of the middle of the patch that each position was matched with."""
-        places = np.stack(np.indices(self.hole.shape))
+        places = np.indices(self.hole.shape)
         places[:, self.at[0], self.at[1]] = self.source
         return places
 
@@ -306,7 +306,7 @@ def _grown(mask: np.ndarray, by: int) -> np.ndarray:
     """A mask with the squares of `by` pixels in every direction about its pixels."""
     for axis in (0, 1):
         padded = np.pad(mask, [(by, by) if axis == own else (0, 0) for own in (0, 1)])
-        mask = sliding_window_view(padded, 2 * by + 1, axis).any(-1)
+        mask = np.asarray(sliding_window_view(padded, 2 * by + 1, axis).any(-1))
     return mask
 
 
@@ -324,5 +324,5 @@ def _blocks(values: np.ndarray) -> np.ndarray:
 
 def _halved(z: np.ndarray, missing: np.ndarray, hole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means over 2x2 pixels; missing is what has one missing."""
-    gone, within = (_blocks(mask[..., None]).any(2)[..., 0] for mask in (missing, hole))
+    gone, within = (np.asarray(_blocks(mask[..., None]).any(2))[..., 0] for mask in (missing, hole))
     return _blocks(z).mean(2).astype(np.float32), gone, within
