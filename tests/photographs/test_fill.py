@@ -260,9 +260,10 @@ def test_every_kind_of_picture_and_of_mask_is_filled_alike(inpainter, pixels, tm
     assert np.array_equal(read_photo(tmp_path / "out.tif").pixels, wanted.picture)
     floats = (pixels / 255).astype(np.float32)
     floats[mask] = np.nan
-    filled = lf.fill(floats, boxes, inpainter).picture
+    # Without texture: which of two patches is the better one may turn on how light was rounded.
+    filled, smooth = (lf.fill(each, boxes, inpainter, texture=False).picture for each in (floats, pixels))
     assert np.array_equal(filled[~mask], floats[~mask])
-    assert np.abs(filled[mask] * 255 - wanted.picture[mask]).max() < 0.51
+    assert np.abs(filled[mask] * 255 - smooth[mask]).max() < 0.51
 
 
 def test_gray_pictures_stay_gray(inpainter, pixels):
