@@ -1,11 +1,11 @@
-# Two commands for users: `make demo` and `make test`. Each sets up .venv by itself.
+# Commands for users: `make demo`, `make page` and `make test`. Each sets up .venv by itself.
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint types slow gpu docs reliability weights release-check clean
+.PHONY: setup demo page test lint types slow gpu docs reliability weights release-check clean
 
 setup: $(READY)
 
@@ -22,6 +22,9 @@ $(READY): pyproject.toml
 demo: $(READY)
 	$(BIN)/lightfast reproduce recognition --out demo
 	@echo "What this was, and what came out of it, for readers who have read nothing else: open demo/report.html"
+
+page: $(READY)
+	$(BIN)/lightfast page
 
 lint: $(READY)
 	$(BIN)/ruff check .

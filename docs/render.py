@@ -48,7 +48,8 @@ def cell(table: str, row: str, column: str) -> str:
 
 def pages() -> list[Path]:
     """Everything that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    about = ROOT / "src" / "lightfast" / "_page" / "about.md"
+    return [ROOT / "README.md", about, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> None:

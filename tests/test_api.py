@@ -17,8 +17,8 @@ PUBLIC = {
     "lightfast": """
         Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter LightMap Photo
         assert_equivariant attach_projection balance balance_series center_mask certify color constancy convert
-        equivariance_error export fields fill functional fuse light load metrics models nn pretrained project_ save
-        wrap
+        equivariance_error export fields fill functional fuse light load metrics models nn page pretrained project_
+        save wrap
     """,
     "lightfast.nn": """
         Adapter AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
@@ -77,9 +77,12 @@ SIGNATURES = {
         "dtype=torch.float64, seed=0)"
     ),
     "export": "(pipeline, path, *, opset=None, dynamic=True, size=None)",
-    "fill": "(picture, mask, inpainter='context-encoder-slim', *, blend=True, linear=False)",
+    "fill": (
+        "(picture, mask, inpainter='context-encoder-slim', *, blend=True, texture=True, linear=False, progress=None)"
+    ),
     "fuse": "(model)",
     "load": "(name, *, revision=None, token=None, cache_dir=None, force_download=False, local_files_only=False)",
+    "page": "(port=None, *, open_browser=True)",
     "pretrained": "(name)",
     "project_": "(model, offset_groups=3, *, assignments=None, constraint='sum')",
     "save": "(model, folder, example=None)",

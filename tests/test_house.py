@@ -33,6 +33,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pipelines": ("_pipelines",),
     "photographs": ("_photographs",),
+    "page": ("_page",),
     "the public names": ("",),
     "experiments": ("_experiments.engine", "_experiments.data", "_experiments.shared", "_experiments.tasks"),
     "commands": ("_commands", "cli"),
@@ -49,7 +50,7 @@ SHARED_FOLDERS = ("report",)
 KNOWN: set[tuple[str, str]] = set()
 """(file, module) of imports that go the wrong way and are not mended yet."""
 
-NO_EXPERIMENTS = ("balance", "certify", "classify", "export", "inpaint")
+NO_EXPERIMENTS = ("balance", "certify", "classify", "export", "inpaint", "page")
 """Commands for users of finished models, which work without what experiments need."""
 
 MUTUAL = {("metrics", "_metric_classes")}

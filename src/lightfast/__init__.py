@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightfast._equivariance import assert_equivariant, equivariance_error
     from lightfast._fuse import fuse
     from lightfast._groups import Groups
+    from lightfast._page.app import page
     from lightfast._photographs.balance import Balanced, balance
     from lightfast._photographs.fill import Filled, fill
     from lightfast._photographs.photo import Photo
@@ -59,6 +60,7 @@ __all__ = [
     "metrics",
     "models",
     "nn",
+    "page",
     "pretrained",
     "project_",
     "save",
@@ -72,6 +74,7 @@ _HOMES = {
     "_equivariance": ("assert_equivariant", "equivariance_error"),
     "_fuse": ("fuse",),
     "_groups": ("Groups",),
+    "_page.app": ("page",),
     "_photographs.balance": ("Balanced", "balance"),
     "_photographs.fill": ("Filled", "fill"),
     "_photographs.photo": ("Photo",),

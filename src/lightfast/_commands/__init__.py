@@ -15,6 +15,7 @@ from lightfast._commands.data import data
 from lightfast._commands.evaluate import evaluate
 from lightfast._commands.export import export
 from lightfast._commands.inpaint import inpaint
+from lightfast._commands.page import page
 from lightfast._commands.zoo import zoo
 
 __all__ = ["app"]
@@ -48,5 +49,5 @@ def _lightfast(
 app.add_typer(experiments.reproduce, name="reproduce")
 app.add_typer(experiments.train, name="train")
 app.add_typer(bench.app, name="bench")
-for command in (evaluate, classify, data, balance, inpaint, certify, convert, zoo, export):
+for command in (evaluate, classify, data, balance, inpaint, page, certify, convert, zoo, export):
     app.command()(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ def inpaint(
         typer.Option("-o", "--out", help="The file to write; PHOTO-filled beside the photograph by default."),
     ] = None,
     blend: Annotated[bool, typer.Option(help="Let what is filled in meet what is around it.")] = True,
+    texture: Annotated[
+        bool, typer.Option(help="Make large holes of patches from elsewhere in the photograph; else they are smooth.")
+    ] = True,
     model: Annotated[
         str, typer.Option(help="A packaged inpainter, the folder of a trained one, or OWNER/NAME on the Hub.")
     ] = "context-encoder-slim",
@@ -30,20 +34,19 @@ def inpaint(
     EXIF data and color profile are kept, and the photograph itself is never overwritten. A JPEG file is written with
     the quality it had, which rounds again; name a .png file with --out to keep every other pixel bit by bit.
     """
-    from lightfast._photographs.fill import fill_file
+    from lightfast._photographs.fill import fill_file, parse_box
     from lightfast._pipelines.inpainter import Inpainter
 
     if (box is None) == (mask is None):
         raise ValueError("say what to fill in, either with --box x,y,width,height or with --mask IMAGE")
-    missing = mask if box is None else [_parse_box(text) for text in box]
+    missing = mask if box is None else [parse_box(text) for text in box]
     target = photo.with_name(f"{photo.stem}-filled{photo.suffix}") if out is None else out
-    count = fill_file(photo, target, missing, Inpainter.load(model), blend)
+    told = {"blend": blend, "texture": texture, "progress": _show_progress if os.isatty(2) else None}
+    count = fill_file(photo, target, missing, Inpainter.load(model), **told)
     typer.echo(f"{photo} -> {target}  {count} {'hole' if count == 1 else 'holes'} filled")
 
 
-def _parse_box(text: str) -> tuple[int, int, int, int]:
-    try:
-        x, y, width, height = (int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a box: give x,y,width,height, such as 120,80,64,64") from None
-    return x, y, width, height
+def _show_progress(part: float) -> None:
+    """On the last line of a terminal, which is left empty in the end."""
+    bar = f"{'#' * round(30 * part):30s} {part:4.0%}" if part < 1 else "\033[K"
+    typer.echo(f"\r{bar}\r", nl=False, err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from lightfast._photographs.diffuse import diffused, is_thin
 from lightfast._photographs.files import kind_named, read_photo, write_photo
+from lightfast._photographs.patches import fill_with_texture
 from lightfast._photographs.photo import Photo, PhotoError
 from lightfast._photographs.pictures import as_photo
 from lightfast._pipelines.inpainter import CENTER, OVERLAP, SIZE, Inpainter
@@ -30,6 +31,7 @@ __all__ = [
     "fill_file",
     "find_holes",
     "missing_pixels",
+    "parse_box",
     "seamless",
 ]
 
@@ -41,8 +43,9 @@ Box = tuple[int, int, int, int]
 # Holes are brought to the size of those that networks are trained on.
 _HOLE = CENTER.stop - CENTER.start - 2 * OVERLAP
 
-# Pixels around thin holes that are looked at.
+# Pixels around thin holes that are looked at; around others, as many as they are large, within these.
 _RIM = 8
+_NEAR, _FAR = 48, 600
 
 # Of the mean of a channel, added before a ratio is taken; and the largest logarithm of a ratio that is believed.
 _FLOOR, _LARGEST = 0.02, 1.5
@@ -83,13 +86,16 @@ def fill(
     inpainter: str | os.PathLike[str] | Inpainter = DEFAULT_INPAINTER,
     *,
     blend: bool = True,
+    texture: bool = True,
     linear: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> Filled:
     """The picture with missing pixels filled in; all others are left as they are, bit by bit.
 
     Thin holes (scratches, dots) are filled smoothly from what is around them, see
-    :func:`lightfast._photographs.diffuse.diffused`; around each of the others a window is brought to the size that the
-    network sees, filled, and put back. Pixels that touch, at a corner too, are of one hole.
+    :func:`lightfast._photographs.diffuse.diffused`. Around each of the others a window is brought to the size that the
+    network sees, filled, and put back; with that as a hint, the hole is made of patches from elsewhere in the picture,
+    see :func:`lightfast._photographs.patches.fill_with_texture`. Pixels that touch, at a corner too, are of one hole.
 
     Args:
         picture: a JPEG, PNG or TIFF file; an array (H, W, 3) or a tensor (3, H, W), of uint8, uint16 or floating point
@@ -97,8 +103,11 @@ def fill(
         mask: what is missing: an array or a tensor (H, W), nonzero there; an image or its path, white there; or a list
             of rectangles (x, y, width, height). For a file, as it is seen upright.
         inpainter: one, or a name that :func:`lightfast.load` knows.
-        blend: let what is filled in meet what is around it, see :func:`seamless`.
+        blend: let what is filled in meet what is around it, see :func:`seamless`; without it, large holes are what the
+            network says and no more.
+        texture: make large holes of patches; without it they are smooth.
         linear: whether the numbers of an array or a tensor are linear in light, instead of sRGB.
+        progress: called with the part that is done, from 0 to 1.
 
     Returns:
         The filled picture, of the same kind as the one given, with the holes. For a file it is a
@@ -122,17 +131,29 @@ def fill(
     for hole in thick:
         _part(left, hole)[hole.inside] = True
     _fill_thin(photo, pixels, missing, missing & ~left)
-    for hole in thick:
-        light = _fill_hole(replace(photo, pixels=pixels), left, hole, inpainter, blend).permute(1, 2, 0).numpy()
-        light = light if pixels.shape[2] == 3 else light.mean(2, keepdims=True)
-        _part(pixels, hole)[hole.inside] = photo.stored(light)[hole.inside]
+    for number, hole in enumerate(thick):
+        now = replace(photo, pixels=pixels)
+        if blend and texture:
+            light = _fill_textured(now, left, hole, inpainter, _part_of(progress, number, len(thick)))
+        else:
+            light = _fill_hole(now, left, hole, inpainter, blend)
+        _part(pixels, hole)[hole.inside] = photo.stored(light.astype(np.float32))[hole.inside]
+    if progress is not None:
+        progress(1.0)
     seen = holes if photo.orientation == 1 else find_holes(upright)
     boxes = tuple((hole.left, hole.top, hole.inside.shape[1], hole.inside.shape[0]) for hole in seen)
     return Filled(back(replace(photo, pixels=pixels)), boxes)
 
 
-def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, blend: bool = True) -> int:
+def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, **how: Any) -> int:
     """Read a photograph, fill its holes, and write it as the kind that the target's name says; how many there were.
+
+    Args:
+        source: the photograph's file.
+        target: the file to write.
+        mask: as in :func:`fill`.
+        inpainter: likewise.
+        **how: arguments of :func:`fill`.
 
     Raises:
         PhotoError: it cannot be read or written; the message names it.
@@ -141,7 +162,7 @@ def fill_file(source: Path, target: Path, mask: Any, inpainter: Inpainter, blend
     kind, photo = kind_named(target), read_photo(source)
     if target.exists() and target.resolve() == source.resolve():
         raise PhotoError(f"{source} would be overwritten: name another file with --out")
-    filled = fill(photo, mask, inpainter, blend=blend)
+    filled = fill(photo, mask, inpainter, **how)
     write_photo(filled.picture.converted(kind), target)
     return len(filled.holes)
 
@@ -164,6 +185,19 @@ def missing_pixels(size: tuple[int, int], mask: Any) -> np.ndarray:
     if missing.all():
         raise ValueError("the whole photograph is missing: there is nothing to fill it in from")
     return missing
+
+
+def parse_box(text: str) -> Box:
+    """A rectangle as people write it.
+
+    >>> parse_box("120,80,64,48")
+    (120, 80, 64, 48)
+    """
+    try:
+        x, y, width, height = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a box: give x,y,width,height, such as 120,80,64,64") from None
+    return x, y, width, height
 
 
 def find_holes(missing: np.ndarray) -> list[Hole]:
@@ -203,8 +237,36 @@ def _fill_thin(photo: Photo, pixels: np.ndarray, missing: np.ndarray, thin: np.n
     pixels[window][inside] = photo.stored(diffused(light, missing[window], inside).astype(np.float32))
 
 
-def _fill_hole(photo: Photo, missing: np.ndarray, hole: Hole, inpainter: Inpainter, blend: bool) -> Tensor:
-    """Linear light for the rectangle of a hole, (3, h, w)."""
+def _fill_textured(
+    photo: Photo, missing: np.ndarray, hole: Hole, inpainter: Inpainter, progress: Callable[[float], None] | None
+) -> np.ndarray:
+    """Linear light for the rectangle of a hole, (h, w, C): patches from around it, with the network's hint."""
+    size = hole.inside.shape
+    around = min(max(_NEAR, *size), _FAR)
+    top, left = max(0, hole.top - around), max(0, hole.left - around)
+    window = slice(top, hole.top + size[0] + around), slice(left, hole.left + size[1] + around)
+    gone = missing[window]
+    here = Hole(hole.top - top, hole.left - left, hole.inside)
+    inside = np.zeros_like(gone)
+    _part(inside, here)[hole.inside] = True
+    if gone.all():
+        return _fill_hole(photo, missing, hole, inpainter, True)
+
+    def guess(flat: np.ndarray) -> np.ndarray:
+        said = flat.copy()
+        _part(said, here)[:] = _fill_hole(Photo(flat, linear=True), gone, here, inpainter, True)
+        return said
+
+    filled = fill_with_texture(photo.light(window).astype(np.float64), gone, inside, guess, progress)
+    return _part(filled, here)
+
+
+def _part_of(progress: Callable[[float], None] | None, number: int, count: int) -> Callable[[float], None] | None:
+    return None if progress is None else lambda part: progress((number + part) / count)
+
+
+def _fill_hole(photo: Photo, missing: np.ndarray, hole: Hole, inpainter: Inpainter, blend: bool) -> np.ndarray:
+    """Linear light for the rectangle of a hole, (h, w, C), by the network alone."""
     height, width = hole.inside.shape
     # Photograph's pixels to one of the network's; small holes are seen as they are.
     scale = max(1.0, max(height, width) / _HOLE)
@@ -219,7 +281,8 @@ def _fill_hole(photo: Photo, missing: np.ndarray, hole: Hole, inpainter: Inpaint
         (torch.arange(length, dtype=torch.float64) + first + 0.5 - start) / scale - 0.5
         for first, length, start in ((hole.top, height, top), (hole.left, width, left))
     )
-    return _interpolate(filled, y, x)
+    light = _interpolate(filled, y, x).permute(1, 2, 0).numpy()
+    return light if photo.pixels.shape[2] == 3 else light.mean(2, keepdims=True)
 
 
 def seamless(filling: Tensor, image: Tensor, missing: Tensor) -> Tensor:
