@@ -58,7 +58,7 @@ _RECIPE = Recipe(
     checkpoint_every=0,
 )
 # Of pictures that are right, how many may be changed in part, and in full.
-_MAY_CHANGE = (0.03, 0.01)
+_MAY_CHANGE = (0.02, 0.01)
 _ESTIMATES = 80
 
 

@@ -105,7 +105,8 @@ def fit_reader(
     Args:
         reader: its `doubt` and `believed` are set.
         scenes: not trained on.
-        estimator: that answers together with it. Scenes of the set that it was trained on tell nothing of it.
+        estimator: that answers together with it. Scenes of a set that it was trained on flatter it, and are asked
+            about only where there are no others.
         shares: of pictures that are right, how many may be changed in part, and in full.
         rounds: how many times each scene is rendered.
         estimates: how many pictures to ask the estimator about.
@@ -115,8 +116,9 @@ def fit_reader(
     wrong, sure = pool["wrong"], answers[:, 3]
     low, high = (float(sure[~wrong].quantile(1 - share)) for share in shares)
     seen_by_estimator = torch.tensor([name in str(estimator.about.get("data")) for name in scenes.set_names])
-    useful = wrong & ~seen_by_estimator[scenes.sets[pool["scene"]]] & (sure > low)
-    places = torch.where(useful)[0][:estimates]
+    useful = wrong & (sure > low)
+    unseen = useful & ~seen_by_estimator[scenes.sets[pool["scene"]]]
+    places = torch.where(unseen if unseen.any() else useful)[0][:estimates]
     own, truth = answers[places, :2], pool["chroma"][places].double()
     joint = {1.0: own}
     if len(places):
