@@ -13,7 +13,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# Workers of pytest-xdist share the cores between them.
+# Workers of pytest-xdist share the cores between them, and so do the processes that they start: threads that wait for
+# each other on a core that is taken make a command ten times as slow.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 # Deadlines measure the machine, not the code.
 settings.register_profile("lightfast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])

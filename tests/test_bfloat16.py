@@ -24,7 +24,11 @@ def error(network, x, output):
     """How far from following an offset, as a share of the output's range."""
     offsets = (torch.rand(len(x), 3, generator=torch.Generator().manual_seed(1)) * 2 - 1) * 100
     with torch.autocast("cpu", torch.bfloat16):
-        before, after = network(x).float(), network(add_offset(x, offsets, 3)).float()
+        before, after = (network(each).float() for each in (x, add_offset(x, offsets, 3)))
+    if output == "equivariant" and before.shape[1] == 4:
+        # Beside the light, the logarithm of the error to expect, which no light changes.
+        assert (after[:, 3] - before[:, 3]).abs().max() < 0.1
+        before, after = before[:, :3], after[:, :3]
     expected = add_offset(before, offsets, 3) if output == "equivariant" else before
     return ((after - expected).abs().max() / (before.max() - before.min())).item()
 
@@ -100,4 +104,6 @@ def test_pipelines_with_weights_in_bfloat16(name):
     pipeline = FRESH[name]().eval() if name in FRESH else lf.pretrained(name)
     images, *others = pipeline.example_inputs(4, pipeline.image_size)
     exact, low = pipeline(images, *others), pipeline.bfloat16()(images, *others).float()
-    assert (low - exact).abs().max() < 0.05 * (exact.max() - exact.min())
+    # Lights lie closer together than other answers do.
+    share = 0.1 if isinstance(pipeline, lf.Estimator) else 0.05
+    assert (low - exact).abs().max() < share * (exact.max() - exact.min())

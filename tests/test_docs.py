@@ -25,7 +25,8 @@ from _site.blocks import python_blocks  # noqa: E402
 
 NO_EXAMPLE = {
     "a type, or a constant": """
-        lightfast.color.EPSILON lightfast.fields.FieldSpec lightfast.functional.ConstraintKind
+        lightfast.color.EPSILON lightfast.color.SRGB_TO_XYZ lightfast.fields.FieldSpec
+        lightfast.functional.ConstraintKind
         lightfast.functional.PoolKind lightfast.functional.Scope lightfast.light.LIGHT_KINDS lightfast.light.LightKind
         lightfast.constancy.CLASSICAL
     """,

@@ -50,7 +50,7 @@ def test_it_says_what_to_do(call: Callable[[], Any], sentence: str) -> None:
 def test_scores_that_divide_into_groups_are_said_to_be_invariant() -> None:
     scores = nn.Sequential(lf.wrap(nn.Sequential(nn.Conv2d(3, 6, 1), nn.Flatten(), nn.Linear(24, 9))))
     with pytest.raises(AssertionError, match=r"not equivariant: .* it is invariant, .* say expect='invariant'"):
-        lf.assert_equivariant(scores, torch.rand(2, 3, 2, 2))
+        lf.assert_equivariant(scores, torch.randn(2, 3, 2, 2))
     with pytest.raises(AssertionError, match=r"tolerance 1e-10$"):
         lf.assert_equivariant(nn.ReLU(), torch.randn(2, 3))
 

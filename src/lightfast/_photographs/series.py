@@ -75,6 +75,11 @@ def balance_series(
 
     Returns:
         For each picture what :func:`lightfast.balance` returns.
+
+    >>> pictures = torch.rand(2, 3, 48, 64) * torch.tensor([1.0, 0.8, 0.5])[:, None, None]
+    >>> first, second = balance_series(list(pictures), linear=True, prior="none")
+    >>> torch.allclose(first.light, second.light)
+    True
     """
     check_choice(strength, prior, series=True)
     if times is not None and len(times) != len(pictures):

@@ -49,10 +49,9 @@ class AnyNetwork(Pipeline):
 
         network, example = self.network, self._example()
         first = next(network.parameters(), None)
-        if first is not None and first.device.type != "cpu":
+        if first is not None:
             network = copy.deepcopy(network).cpu()
-        if first is not None and example is not None:
-            example = example.to(first.dtype)
+            example = None if example is None else example.to(first.dtype)
         saved = copy.copy(self)
         saved._modules = {**self._modules, "network": capture(network, example)}
         saved._graph = describe(saved.network)
