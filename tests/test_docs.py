@@ -35,6 +35,7 @@ NO_EXAMPLE = {
         lightfast.light.VaryingLight
     """,
     "writes files, and is run in docs/deploy.md and a tutorial": "lightfast.export",
+    "runs until it is stopped": "lightfast.page",
 }
 """Public names whose docstring has no example, by the reason."""
 

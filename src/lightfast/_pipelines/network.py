@@ -49,9 +49,10 @@ class AnyNetwork(Pipeline):
 
         network, example = self.network, self._example()
         first = next(network.parameters(), None)
-        if first is not None:
-            network = copy.deepcopy(network).cpu()
-            example = None if example is None else example.to(first.dtype)
+        if first is not None and example is not None:
+            example = example.to(first.dtype)
+            if first.device != example.device:
+                network = copy.deepcopy(network).to(example.device)
         saved = copy.copy(self)
         saved._modules = {**self._modules, "network": capture(network, example)}
         saved._graph = describe(saved.network)
