@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,20 +52,44 @@ def in_processes(
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _begin)
     try:
-        numbers = {pool.submit(_outcome, work, *task): number for number, task in enumerate(tasks)}
-        for future in as_completed(numbers):
-            number = numbers.pop(future)
-            try:
-                yield number, future.result()
-            except BrokenProcessPool:
-                raise RuntimeError(
-                    "a process ended before its time, perhaps for want of memory: use fewer at a time, with --jobs"
-                ) from None
+        with _interruptions() as interrupted:
+            numbers = {pool.submit(_outcome, work, *task): number for number, task in enumerate(tasks)}
+            for future in as_completed(numbers):
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
+                number = numbers.pop(future)
+                try:
+                    yield number, future.result()
+                except BrokenProcessPool:
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt from None
+                    raise RuntimeError(
+                        "a process ended before its time, perhaps for want of memory: use fewer at a time, with --jobs"
+                    ) from None
     except BaseException:
         _end(folder)
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _interruptions() -> Iterator[threading.Event]:
+    """Whether there was an interruption: Python loses one that comes while it runs a callback of its own."""
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+
+    def interrupt(*_: Any) -> NoReturn:
+        told.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _outcome(work: Callable[..., Any], *task: Any) -> Any:
