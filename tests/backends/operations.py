@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightfast._backends.constraint import Constraint, Form
-from lightfast._backends.operands import Centered, Features, Folded, Norm, Operands, Statistics
+from lightfast._backends.operands import Features, Folded, Norm, Operands, Statistics
 from lightfast._backends.reference import Reference
 from lightfast._backends.tensors import layout_of
 from lightfast._groups import Groups
@@ -348,13 +348,13 @@ def _of_center(case: Case, backend: Reference, device: str) -> Results:
     last = layout_of(u) == torch.channels_last
     with torch.no_grad():
         z, level = backend.center(u, bias, offset, what, case.slope, case.mode == "cut")
-        of = Centered(u.shape, last, bias, what, case.slope)
-        du, d_bias = backend.center_backward(dz, z, d_level, of)
-        alone, _ = backend.center_backward(dz, z, None, of)
+        du, d_bias = backend.center_backward(dz, z, d_level, u.shape, last, bias, what, case.slope)
+        alone, _ = backend.center_backward(dz, z, None, u.shape, last, bias, what, case.slope)
         exact_u, gate, exact_dz = (_exact(x, n) for x in (u, z, dz))
         exact_z, exact_level = REFERENCE.center(exact_u, _exact(bias), _exact(offset), what, case.slope, False)
-        exact = of._replace(shape=exact_u.shape, bias=_exact(bias))
-        exact_du, exact_d_bias = REFERENCE.center_backward(exact_dz, gate, _exact(d_level), exact)
+        exact_du, exact_d_bias = REFERENCE.center_backward(
+            exact_dz, gate, _exact(d_level), exact_u.shape, last, _exact(bias), what, case.slope
+        )
     assert alone.isfinite().all() and du.shape == u.shape and du.dtype == z.dtype == u.dtype
     if case.mode == "cut":
         assert z.shape[1] == n
@@ -376,9 +376,8 @@ def _of_halve(case: Case, backend: Reference, device: str) -> Results:
     with torch.no_grad():
         z, level, nothing = backend.halve(u, bias, offset, what, False)
         again, level_again, places = backend.halve(u, bias, offset, what, True)
-        of = Centered(u.shape, last, bias, what)
-        du, d_bias = backend.halve_backward(dz, places, d_level, of)
-        alone, _ = backend.halve_backward(dz, places, None, of)
+        du, d_bias = backend.halve_backward(dz, places, d_level, u.shape, last, bias, what)
+        alone, _ = backend.halve_backward(dz, places, None, u.shape, last, bias, what)
     assert nothing is None
     assert alone.isfinite().all() and du.shape == u.shape and du.dtype == z.dtype == u.dtype
     # Of equal pixels, of which 16 bits have many, the formula is given the one that the backend chose.

@@ -46,10 +46,7 @@ def operands(with_shortcut, layout=torch.contiguous_format):
     return *maps, *[None] * (not with_shortcut), *torch.randn(3, 6)
 
 
-@pytest.mark.parametrize(
-    ("training", "slope", "with_shortcut"),
-    [values if values[1] == 0.2 else pytest.param(*values, marks=pytest.mark.slow) for values in OPTIONS],
-)
+@pytest.mark.parametrize(("training", "slope", "with_shortcut"), OPTIONS)
 def test_the_operators_are_what_torch_asks_of_them(training, slope, with_shortcut):
     for layout in (torch.contiguous_format, torch.channels_last):
         given = [x if x is None else x.requires_grad_() for x in operands(with_shortcut, layout)]

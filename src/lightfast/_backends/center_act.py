@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightfast._backends.choose import REFERENCE, backend_of
-from lightfast._backends.operands import Centered, Features
+from lightfast._backends.operands import Features
 from lightfast._backends.reference import Reference, group_mean, means
 from lightfast._backends.tensors import is_last, observed, wants_gradient, working_dtype
 from lightfast.functional import statistics_dtype
@@ -130,11 +130,19 @@ class _CenterAct(torch.autograd.Function):
     """`du = dq - G φ(dq)`, with `dq = dz act'`, and what the level adds, equal over a group and its positions."""
 
     @staticmethod
-    def forward(ctx: Any, backend: Reference, u: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        z, level = backend.center(u, *rest)
-        bias, _, what, slope, _ = rest
+    def forward(
+        ctx: Any,
+        backend: Reference,
+        u: Tensor,
+        bias: Tensor | None,
+        offset: Tensor | None,
+        what: Features,
+        slope: float,
+        cut: bool,
+    ) -> tuple[Tensor, Tensor]:
+        z, level = backend.center(u, bias, offset, what, slope, cut)
         ctx.save_for_backward(z, bias)
-        ctx.backend, ctx.of = backend, Centered(u.shape, is_last(u), None, what, slope)
+        ctx.backend, ctx.shape, ctx.last, ctx.what, ctx.slope = backend, u.shape, is_last(u), what, slope
         ctx.set_materialize_grads(False)
         return z, level
 
@@ -144,7 +152,7 @@ class _CenterAct(torch.autograd.Function):
         z, bias = ctx.saved_tensors
         dz = torch.zeros_like(z) if dz is None else dz
         backend = _differentiating(ctx.backend, dz)
-        du, d_bias = backend.center_backward(dz, z, d_level, ctx.of._replace(bias=bias))
+        du, d_bias = backend.center_backward(dz, z, d_level, ctx.shape, ctx.last, bias, ctx.what, ctx.slope)
         return None, du, d_bias, d_level if ctx.needs_input_grad[3] else None, None, None, None
 
 
@@ -157,7 +165,7 @@ class _CenterReluHalve(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         z, level, places = backend.halve(u, bias, offset, what, with_places=True)
         ctx.save_for_backward(places, bias)
-        ctx.backend, ctx.dtype, ctx.of = backend, u.dtype, Centered(u.shape, is_last(u), None, what)
+        ctx.backend, ctx.shape, ctx.dtype, ctx.last, ctx.what = backend, u.shape, u.dtype, is_last(u), what
         ctx.set_materialize_grads(False)
         return z, level
 
@@ -167,7 +175,7 @@ class _CenterReluHalve(torch.autograd.Function):
         places, bias = ctx.saved_tensors
         dz = torch.zeros_like(places, dtype=ctx.dtype) if dz is None else dz
         backend = _differentiating(ctx.backend, dz)
-        du, d_bias = backend.halve_backward(dz, places, d_level, ctx.of._replace(bias=bias))
+        du, d_bias = backend.halve_backward(dz, places, d_level, ctx.shape, ctx.last, bias, ctx.what)
         return None, du, d_bias, d_level if ctx.needs_input_grad[3] else None, None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -14,19 +13,6 @@ class Features(NamedTuple):
 
     count: int
     groups: int
-
-
-class Centered(NamedTuple):
-    """What the backward pass of a centering has to know of the map `u`, beside what the forward pass gave.
-
-    Its shape, whether it is channels-last, the bias that was added, its features, and the slope of the activation.
-    """
-
-    shape: torch.Size
-    last: bool
-    bias: Tensor | None
-    what: Features
-    slope: float = 0.0
 
 
 class Statistics(NamedTuple):

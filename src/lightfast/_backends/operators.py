@@ -21,6 +21,15 @@ from lightfast._backends.reference import update
 from lightfast._backends.tensors import exported, is_last, transformed
 from lightfast._groups import Groups
 
+__all__ = [
+    "fit_weight_operator",
+    "infer_folded_operator",
+    "norm_act_operators",
+    "wants_inference_operator",
+    "wants_operators",
+    "wants_weight_operator",
+]
+
 
 def _compiled() -> bool:
     """Whether this is under a compiler that may be shown operators: not for an export, nor for a transform."""
@@ -190,9 +199,17 @@ _forward.register_autograd(_differentiate, setup_context=_remember)
     schema="(Tensor weight, int groups, bool transposed, int stride, SymInt[] shape, ScalarType dtype, bool last, "
     "bool wanted) -> Tensor",
 )
-def _fit(weight: Tensor, *flat: Any) -> Tensor:
+def _fit(
+    weight: Tensor,
+    groups: int,
+    transposed: bool,
+    stride: int,
+    shape: list[int],
+    dtype: torch.dtype,
+    last: bool,
+    wanted: bool,
+) -> Tensor:
     """A weight projected, in another form, without a gradient."""
-    groups, transposed, stride, shape, dtype, last, wanted = flat
     form = Form(tuple(shape), dtype, torch.channels_last if last else torch.contiguous_format)
     fewest = [min(here, there) for here, there in zip(weight.shape[:2], shape[:2], strict=True)]
     constraint = _even_constraint(*fewest, groups, transposed, stride)
@@ -200,8 +217,16 @@ def _fit(weight: Tensor, *flat: Any) -> Tensor:
 
 
 @_fit.register_fake
-def _(weight: Tensor, *flat: Any) -> Tensor:
-    shape, dtype, last = flat[3:6]
+def _(
+    weight: Tensor,
+    groups: int,
+    transposed: bool,
+    stride: int,
+    shape: list[int],
+    dtype: torch.dtype,
+    last: bool,
+    wanted: bool,
+) -> Tensor:
     layout = torch.channels_last if last else torch.contiguous_format
     return torch.empty(shape, dtype=dtype, device=weight.device, memory_format=layout)
 

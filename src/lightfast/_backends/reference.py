@@ -17,17 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightfast._backends.constraint import Constraint, Form
-from lightfast._backends.operands import (
-    Centered,
-    Features,
-    Folded,
-    Gradients,
-    Norm,
-    NormActOptions,
-    Operands,
-    Saved,
-    Statistics,
-)
+from lightfast._backends.operands import Features, Folded, Gradients, Norm, NormActOptions, Operands, Saved, Statistics
 from lightfast._backends.plans import UnitPlans
 from lightfast._backends.tensors import fit_channels, is_last, over, without_idle
 from lightfast.functional import add_offset, statistics_dtype
@@ -261,10 +251,17 @@ class Reference:
         return z if cut else fit_channels(z, u.shape[1]), level if offset is None else offset + level
 
     def center_backward(
-        self, dz: Tensor, z: Tensor, d_level: Tensor | None, of: Centered
+        self,
+        dz: Tensor,
+        z: Tensor,
+        d_level: Tensor | None,
+        shape: torch.Size,
+        last: bool,
+        bias: Tensor | None,
+        what: Features,
+        slope: float,
     ) -> tuple[Tensor, Tensor | None]:
-        """The gradients of `u` and of the bias; `z` is from `center`."""
-        shape, last, bias, what, slope = of
+        """The gradients of `u`, of this shape, channels-last or contiguous, and of the bias; `z` is from `center`."""
         dz, z = without_idle(dz, what.count), without_idle(z, what.count)
         dq = through_activation(dz, z, slope)
         added = centering_gradient(means(dq), d_level, what.groups, z[0, 0].numel())
@@ -292,10 +289,16 @@ class Reference:
         return fit_channels(z, u.shape[1]), level if offset is None else offset + level, places
 
     def halve_backward(
-        self, dz: Tensor, places: Tensor, d_level: Tensor | None, of: Centered
+        self,
+        dz: Tensor,
+        places: Tensor,
+        d_level: Tensor | None,
+        shape: torch.Size,
+        last: bool,
+        bias: Tensor | None,
+        what: Features,
     ) -> tuple[Tensor, Tensor | None]:
-        """The gradients of `u` and of the bias; `places` are from `halve`."""
-        shape, last, bias, what, _ = of
+        """The gradients of `u`, of this shape, channels-last or not, and of the bias; `places` are from `halve`."""
         dz, places = without_idle(dz, what.count), without_idle(places, what.count)
         height, width = shape[2:]
         of_pixel = torch.arange(4, device=places.device).reshape(2, 2).repeat(height // 2, width // 2)

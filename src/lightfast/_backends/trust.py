@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightfast._backends.constraint import Constraint, Form
-from lightfast._backends.operands import Centered, Features, Folded, Gradients, Norm, Operands, Statistics
+from lightfast._backends.operands import Features, Folded, Gradients, Norm, Operands, Statistics
 from lightfast._backends.reference import Reference
 from lightfast._backends.tensors import fit_channels
 from lightfast._groups import Groups
@@ -137,9 +137,9 @@ class _Maps(NamedTuple):
 
 def _of_maps(maps: _Maps) -> Iterator[Check]:
     kind, case = maps.kind, str(maps.kind)
-    dtype, what = kind.dtype, Features(kind.features, _GROUPS)
+    dtype, last = kind.dtype, kind.layout == torch.channels_last
+    what = Features(kind.features, _GROUPS)
     u, s, dz, z = maps.map(), maps.map(), maps.map(), maps.map()
-    centered = Centered(u.shape, kind.layout == torch.channels_last, None, what)
     mean, shift, constant, centering = maps.rows(4, 3, kind.features)
     scale, slant, bias, spread = maps.rows(4, kind.features)
     d_level = maps.rows(3, _GROUPS)
@@ -173,7 +173,7 @@ def _of_maps(maps: _Maps) -> Iterator[Check]:
         yield check("center", lambda by, w: by.center(w(u), None, None, what, slope, False))
         yield check(
             "center_backward",
-            lambda by, w: by.center_backward(w(dz), w(z), d_level, centered._replace(slope=slope)),
+            lambda by, w: by.center_backward(w(dz), w(z), d_level, u.shape, last, None, what, slope),
         )
 
     for variant in kind.variants:
@@ -185,7 +185,7 @@ def _of_maps(maps: _Maps) -> Iterator[Check]:
     yield Check(
         "halve_backward",
         case,
-        lambda by, w: by.halve_backward(w(small), places, d_level, centered),
+        lambda by, w: by.halve_backward(w(small), places, d_level, u.shape, last, None, what),
         dtype,
     )
     yield Check("join", case, lambda by, w: _joined(by, images, w(u).dtype), dtype)

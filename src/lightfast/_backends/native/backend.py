@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightfast._backends.constraint import Constraint, Form
 from lightfast._backends.native import build
-from lightfast._backends.operands import Centered, Features, Folded, Norm
+from lightfast._backends.operands import Features, Folded, Norm
 from lightfast._backends.plans import UnitPlans, parts_of
 from lightfast._backends.reference import Reference, centering_gradient, spread
 from lightfast._backends.tensors import are_rows, is_last, layout_of, wants_gradient, working_dtype
@@ -272,11 +272,18 @@ class Native(Reference):
         return z, level if offset is None else offset + level
 
     def center_backward(
-        self, dz: Tensor, z: Tensor, d_level: Tensor | None, of: Centered
+        self,
+        dz: Tensor,
+        z: Tensor,
+        d_level: Tensor | None,
+        shape: torch.Size,
+        last: bool,
+        bias: Tensor | None,
+        what: Features,
+        slope: float,
     ) -> tuple[Tensor, Tensor | None]:
-        what, slope = of.what, of.slope
-        if of.bias is not None or self._for("center_backward", z) is None or z.shape[1] != what.count:
-            return super().center_backward(dz, z, d_level, of)
+        if bias is not None or self._for("center_backward", z) is None or z.shape[1] != what.count:
+            return super().center_backward(dz, z, d_level, shape, last, bias, what, slope)
         dz = self.like(dz, z)
         nothing = torch.zeros(z.shape[:2], dtype=torch.float32, device="cpu")
         mean = self.backward_moments(dz, z, z, nothing, slope)[0]
@@ -299,14 +306,20 @@ class Native(Reference):
         return z, level if offset is None else offset + level, places
 
     def halve_backward(
-        self, dz: Tensor, places: Tensor, d_level: Tensor | None, of: Centered
+        self,
+        dz: Tensor,
+        places: Tensor,
+        d_level: Tensor | None,
+        shape: torch.Size,
+        last: bool,
+        bias: Tensor | None,
+        what: Features,
     ) -> tuple[Tensor, Tensor | None]:
-        shape, last, bias, what, _ = of
         layout = torch.channels_last if last else torch.contiguous_format
         dz = dz.contiguous(memory_format=layout)
         passes = self._for("halve_backward", dz)
         if passes is None or bias is not None or shape[1] != what.count:
-            return super().halve_backward(dz, places, d_level, of)
+            return super().halve_backward(dz, places, d_level, shape, last, bias, what)
         du = torch.empty(shape, dtype=dz.dtype, device="cpu", memory_format=layout)
         d_level = None if d_level is None else d_level.float().contiguous()
         places = places.contiguous(memory_format=layout)

@@ -8,23 +8,15 @@ import torch
 from torch import Tensor
 
 from lightfast._backends.constraint import Constraint, Form
-from lightfast._backends.operands import (
-    Centered,
-    Features,
-    Folded,
-    Gradients,
-    Norm,
-    NormActOptions,
-    Operands,
-    Saved,
-    Statistics,
-)
+from lightfast._backends.operands import Features, Folded, Gradients, Norm, NormActOptions, Operands, Saved, Statistics
 from lightfast._backends.plans import UnitPlans, parts_of
 from lightfast._backends.reference import Reference
 from lightfast._backends.tensors import are_rows, fit_channels, is_last, wants_gradient, working_dtype
 from lightfast._backends.triton import center_act, norm_act, projection, unit
 from lightfast._backends.triton.examined import examined
 from lightfast._backends.weights import WeightCache, is_captured
+
+__all__ = ["Triton"]
 
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_FEATURES = 2048  # Of a group.
@@ -180,12 +172,20 @@ class Triton(Reference):
             return center_act.center(u, bias, offset, what, slope, cut)
 
     def center_backward(
-        self, dz: Tensor, z: Tensor, d_level: Tensor | None, of: Centered
+        self,
+        dz: Tensor,
+        z: Tensor,
+        d_level: Tensor | None,
+        shape: torch.Size,
+        last: bool,
+        bias: Tensor | None,
+        what: Features,
+        slope: float,
     ) -> tuple[Tensor, Tensor | None]:
-        if not _is_known(z, of.what) or not center_act.can_center(of.what) or not self._trusts("center_backward", z):
-            return super().center_backward(dz, z, d_level, of)
+        if not _is_known(z, what) or not center_act.can_center(what) or not self._trusts("center_backward", z):
+            return super().center_backward(dz, z, d_level, shape, last, bias, what, slope)
         with torch.cuda.device_of(z):
-            return center_act.backward_center(dz, z, d_level, of)
+            return center_act.backward_center(dz, z, d_level, shape, last, bias, what, slope)
 
     def halve(
         self, u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, with_places: bool
@@ -201,12 +201,19 @@ class Triton(Reference):
             return center_act.halve(u, bias, offset, what, with_places)
 
     def halve_backward(
-        self, dz: Tensor, places: Tensor, d_level: Tensor | None, of: Centered
+        self,
+        dz: Tensor,
+        places: Tensor,
+        d_level: Tensor | None,
+        shape: torch.Size,
+        last: bool,
+        bias: Tensor | None,
+        what: Features,
     ) -> tuple[Tensor, Tensor | None]:
-        if not _is_known(dz, of.what) or not center_act.can_center(of.what) or not self._trusts("halve_backward", dz):
-            return super().halve_backward(dz, places, d_level, of)
+        if not _is_known(dz, what) or not center_act.can_center(what) or not self._trusts("halve_backward", dz):
+            return super().halve_backward(dz, places, d_level, shape, last, bias, what)
         with torch.cuda.device_of(dz):
-            return center_act.backward_halve(dz, places, d_level, of)
+            return center_act.backward_halve(dz, places, d_level, shape, last, bias, what)
 
     def join(self, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         if dtype not in _PRECISIONS or not center_act.can_join(images) or not self._trusts("join", images):

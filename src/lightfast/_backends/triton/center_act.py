@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightfast._backends.operands import Centered, Features
+from lightfast._backends.operands import Features
 from lightfast._backends.tensors import is_last
 from lightfast._backends.triton.launch import power_of_two
+
+__all__ = ["backward_center", "backward_halve", "can_center", "can_join", "center", "halve", "join"]
 
 _TILE = 4096  # How many numbers a program works on at a time.
 _WHOLE = 16384  # The most numbers of an image, filled up to powers of two, that one program takes.
@@ -44,7 +46,16 @@ def can_join(images: Tensor) -> bool:
 def center(
     u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, slope: float, cut: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `Reference.center`."""
+    """`z = act(u + b - G φ(u + b))`, and the level `φ(u + b)` (N, g), with the offset added to it if there is one.
+
+    Args:
+        u: (N, C, H, W).
+        bias: of each feature.
+        offset: (N, g).
+        what: the features among the channels.
+        slope: 0 for ReLU, 1 for no activation.
+        cut: whether `z` is contiguous and has no idle channels; otherwise it is like `u`.
+    """
     u = _in_a_row(u)
     z = u.new_empty(len(u), what.count, *u.shape[2:]) if cut else torch.empty_like(u)
     level = u.new_empty(len(u), what.groups, dtype=torch.float32)
@@ -64,9 +75,17 @@ def center(
     return z, level
 
 
-def backward_center(dz: Tensor, z: Tensor, d_level: Tensor | None, of: Centered) -> tuple[Tensor, Tensor | None]:
-    """As `Reference.center_backward`."""
-    shape, last, bias, what, slope = of
+def backward_center(
+    dz: Tensor,
+    z: Tensor,
+    d_level: Tensor | None,
+    shape: torch.Size,
+    last: bool,
+    bias: Tensor | None,
+    what: Features,
+    slope: float,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `u`, of this shape, channels-last or contiguous, and of the bias; `z` is from :func:`center`."""
     dz = _fit(dz, z)
     du = _room(shape, last, dz)
     d_bias = None if bias is None else torch.empty_like(bias)
@@ -85,7 +104,10 @@ def backward_center(dz: Tensor, z: Tensor, d_level: Tensor | None, of: Centered)
 def halve(
     u: Tensor, bias: Tensor | None, offset: Tensor | None, what: Features, with_places: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As `Reference.halve`."""
+    """`relu(max (u + b) - G φ(u + b))` with the maxima of 2x2 pixels, the level as for :func:`center`, and the places.
+
+    Places are bytes like the map, from 0 to 3 in row-major order, and 4 where the ReLU is off.
+    """
     u = _in_a_row(u)
     images, channels, height, width = u.shape
     outputs = (height // 2) * (width // 2)
@@ -125,9 +147,16 @@ def halve(
     return z, level, places
 
 
-def backward_halve(dz: Tensor, places: Tensor, d_level: Tensor | None, of: Centered) -> tuple[Tensor, Tensor | None]:
-    """As `Reference.halve_backward`."""
-    shape, last, bias, what, _ = of
+def backward_halve(
+    dz: Tensor,
+    places: Tensor,
+    d_level: Tensor | None,
+    shape: torch.Size,
+    last: bool,
+    bias: Tensor | None,
+    what: Features,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `u`, of this shape, channels-last or contiguous, and of the bias; `places` are of the maxima."""
     dz = dz.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
     images, channels, height, width = shape
     du = _room(shape, last, dz)
@@ -145,7 +174,10 @@ def backward_halve(dz: Tensor, places: Tensor, d_level: Tensor | None, of: Cente
 
 
 def join(images: Tensor, dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
-    """As `Reference.join`, in so many channels; the map lies channels-last in 16 bits and where the images do."""
+    """Images (N, 3, H, W) less `o = -log mean exp(-x)`, each color beside its mean, and `o` (N, 3).
+
+    The map has so many channels, all but six of them idle, and lies channels-last in 16 bits and where the images do.
+    """
     images = _in_a_row(images)
     count, _, height, width = images.shape
     shape = torch.Size((count, channels, height, width))

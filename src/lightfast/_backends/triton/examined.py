@@ -12,6 +12,8 @@ import torch
 
 from lightfast._backends.native.build import private_folder, read_own, write_whole
 
+__all__ = ["examined"]
+
 
 def examined(operation: str, device: torch.device) -> bool:
     """Whether the kernels of an operation do what the reference does on this device; a warning says so if not."""

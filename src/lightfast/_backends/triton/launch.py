@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+__all__ = ["Launch", "interpreted", "power_of_two"]
+
 
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""

@@ -12,6 +12,18 @@ from lightfast._backends.operands import Features, Folded, Gradients, Norm, Norm
 from lightfast._backends.plans import Plans
 from lightfast._backends.triton.launch import Launch, power_of_two
 
+__all__ = [
+    "Passes",
+    "backward",
+    "backward_passes",
+    "can_infer",
+    "forward",
+    "forward_passes",
+    "infer",
+    "infer_passes",
+    "merges",
+]
+
 _TILE = 4096  # Numbers of a map in a tile of the pass that applies, half as many on the way back, which reads three.
 _STRIP = 8192  # And of those that add up,
 _PROGRAMS = 256  # of which there should be as many programs.

@@ -12,6 +12,8 @@ from lightfast._backends.constraint import Constraint, Form
 from lightfast._backends.plans import Plans
 from lightfast._backends.triton.launch import Launch, power_of_two
 
+__all__ = ["fit_weight", "launch_for", "takes"]
+
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_TAPS = 128
 _PROGRAMS = 264  # Two for each processor of a large GPU.

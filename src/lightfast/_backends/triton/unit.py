@@ -18,6 +18,8 @@ from lightfast._backends.operands import Features, Folded, Norm, NormActOptions,
 from lightfast._backends.triton import norm_act, projection
 from lightfast._backends.triton.launch import Launch
 
+__all__ = ["UnitPlan", "infer", "train"]
+
 _Run = Callable[..., Any]
 _FLOAT = torch.float32
 
