@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+# Line breaks are between values alone: JSON writes those inside a text as two characters.
+_INNERMOST = re.compile(r"([\[{])\n\s*([^\[\]{}]*?)\n\s*([\]}])")
+_SHORT = 160
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -67,8 +71,24 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON to be read by people too."""
-    return (json.dumps(content, indent=1) + "\n").encode()
+    """JSON to be read by people too: short lists and objects that hold no others are on one line.
+
+    >>> print(json_bytes({"a": {"mean": 1.5, "median": 1}, "b": [[1, 2], []]}).decode(), end="")
+    {
+     "a": {"mean": 1.5, "median": 1},
+     "b": [
+      [1, 2],
+      []
+     ]
+    }
+    """
+    return (_INNERMOST.sub(_on_one_line, json.dumps(content, indent=1)) + "\n").encode()
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    opened, inside, closed = found.groups()
+    line = opened + re.sub(r"\n\s*", " ", inside) + closed
+    return line if len(line) <= _SHORT else found[0]
 
 
 def _no_room(error: BaseException) -> int:
