@@ -88,12 +88,7 @@ class Recognition(Study):
 
     def __post_init__(self) -> None:
         """Start with nothing but the images, on the device."""
-        images = self.data.train_images
-        self.data = dataclasses.replace(
-            self.data,
-            train_images=images.to(self.device) if isinstance(images, Tensor) else images,
-            train_labels=self.data.train_labels.to(self.device),
-        )
+        self.data = self.data.to_train_on(self.device)
         self._estimators: dict[str, nn.Module] = {}
         self._balanced: dict[str | None, Images] = {None: self.data.train_images}
         self._norms: dict[tuple[str | None, str], ChannelNorm] = {}

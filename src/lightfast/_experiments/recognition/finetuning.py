@@ -139,12 +139,7 @@ class FineTuning(Study):
 
     def __post_init__(self) -> None:
         """Images and labels on the device."""
-        images = self.data.train_images
-        self.data = dataclasses.replace(
-            self.data,
-            train_images=images.to(self.device) if isinstance(images, Tensor) else images,
-            train_labels=self.data.train_labels.to(self.device),
-        )
+        self.data = self.data.to_train_on(self.device)
 
     def about_data(self) -> dict[str, Any]:
         data = self.data

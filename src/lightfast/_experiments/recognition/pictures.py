@@ -25,6 +25,15 @@ class Pictures:
     test_labels: Tensor
     classes: tuple[str, ...]
 
+    def to_train_on(self, device: torch.device) -> Pictures:
+        """The same, with what is trained on and in memory on the device."""
+        images = self.train_images
+        return dataclasses.replace(
+            self,
+            train_images=images.to(device) if isinstance(images, Tensor) else images,
+            train_labels=self.train_labels.to(device),
+        )
+
     def held_out(self, share: float = 0.1, seed: int = 0) -> Pictures:
         """Training images alone, a random share of them to test on: for choices that must not see the test set."""
         if not isinstance(self.train_images, Tensor):
