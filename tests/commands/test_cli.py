@@ -109,6 +109,11 @@ def test_other_settings_are_refused(compared, data, run):
     assert code == 2 and "other settings" in err and "steps was 2 and is 3" in err
 
 
+def test_epochs_where_a_recipe_has_steps_are_refused(tmp_path, run):
+    code, _, err = run("reproduce", "spectral", "--set", "epochs=3", "--out", tmp_path, "--device", "cpu")
+    assert code == 2 and "say how many with --steps" in err and not list(tmp_path.iterdir())
+
+
 def test_imagenet(data, tmp_path, run):
     code, out, err = run(
         "reproduce", "imagenet", "--data", data, "--recipe", "quick", "--model", "resnet18", "--size", 16, "--steps", 1,
