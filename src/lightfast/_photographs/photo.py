@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -24,6 +25,11 @@ _BRIGHT = 0.8
 
 class PhotoError(ValueError):
     """A photograph cannot be read or written; the message names the file."""
+
+
+def complaint(error: Exception) -> str:
+    """What a decoder says, less the object that it was given to read."""
+    return re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
 
 
 @dataclass(frozen=True)
