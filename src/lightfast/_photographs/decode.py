@@ -99,7 +99,7 @@ def _sentences(path: Path) -> Iterator[None]:
     except PhotoError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise PhotoError(f"{path} cannot be read as an image ({complaint(error)}): replace it, or delete it") from error
+        raise PhotoError(f"{path} cannot be read as an image{complaint(error)}: replace it, or delete it") from error
 
 
 def _upright(content: bytes) -> Image.Image:

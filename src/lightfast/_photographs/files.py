@@ -68,7 +68,7 @@ def read_photo(path: str | os.PathLike[str]) -> Photo | RawPhoto:
     except Exception as error:
         # Damaged files raise whatever their decoder stumbles over: OSError, ValueError, struct.error, KeyError.
         raise PhotoError(
-            f"{path} cannot be read as a photograph ({complaint(error)}): it is damaged, or something else"
+            f"{path} cannot be read as a photograph{complaint(error)}: it is damaged, or something else"
         ) from error
 
 

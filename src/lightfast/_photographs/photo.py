@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -28,8 +27,8 @@ class PhotoError(ValueError):
 
 
 def complaint(error: Exception) -> str:
-    """What a decoder says, less the object that it was given to read."""
-    return re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
+    """What a decoder says, in brackets; nothing, if it only names the object that it was given to read."""
+    return "" if "object at 0x" in str(error) else f" ({error})"
 
 
 @dataclass(frozen=True)
