@@ -103,7 +103,7 @@ def test_halving_in_bfloat16_rounds_once(shape, layout):
 
 
 def test_halving_has_the_gradient_of_finite_differences():
-    u = torch.randn(2, 6, 5, 4, dtype=torch.float64, requires_grad=True)
+    u = torch.randn(2, 6, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda u: center_relu_halve(u, 3), (u,))
     assert torch.autograd.gradgradcheck(lambda u: center_relu_halve(u, 3), (u,))
 
