@@ -206,7 +206,9 @@ class Study(ABC):
     @classmethod
     def samples(cls, data: Any) -> int:
         """How many samples there are to train on, for recipes whose length depends on it (`Plan.epochs`)."""
-        raise ValueError("here a recipe has as many steps, whatever the data: say how many with --steps, not with epochs")
+        raise ValueError(
+            "here a recipe has as many steps, whatever the data: say how many with --steps, not with epochs"
+        )
 
     def parts(self) -> Sequence[Self]:
         """The studies to do, each with its report: this one, unless one command stands for several."""

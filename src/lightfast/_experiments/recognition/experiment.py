@@ -30,7 +30,7 @@ from lightfast._experiments.recognition.pictures import (
 )
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.report import evaluation_table, recognition_report
-from lightfast._experiments.recognition.task import LazyRecognitionTask, RecognitionTask
+from lightfast._experiments.recognition.task import DistillationTask, LazyRecognitionTask, RecognitionTask
 from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
@@ -51,6 +51,9 @@ class Recognition(Study):
     size: int | None = option(
         None, "Pixels to which pictures are scaled; their own by default, and 128 for folders in `train`.", minimum=8
     )
+    teacher: str = option("", "A trained classifier whose answers are learned beside the labels.")
+    distill: float = option(0.9, "Share of the loss that is of the teacher's answer.")
+    held_out: bool = option(False, "Test on a tenth of the training images, which are not trained on: for choices.")
 
     help = "Compare strategies against colored light: train, relight the test images, count errors, write a report."
     train_help = "Train a classifier that the color of the light cannot fool, and say how it does under colored light."
@@ -88,14 +91,17 @@ class Recognition(Study):
 
     def __post_init__(self) -> None:
         """Start with nothing but the images, on the device."""
-        self.data = self.data.to_train_on(self.device)
+        self.data = (self.data.held_out() if self.held_out else self.data).to_train_on(self.device)
         self._estimators: dict[str, nn.Module] = {}
         self._balanced: dict[str | None, Images] = {None: self.data.train_images}
         self._norms: dict[tuple[str | None, str], ChannelNorm] = {}
 
     def about_data(self) -> dict[str, Any]:
         data = self.data
-        return {"data": data.name, "train_images": len(data.train_labels), "test_images": len(data.test_labels)}
+        about: dict[str, Any] = {"data": data.name}
+        about |= {"train_images": len(data.train_labels), "test_images": len(data.test_labels)}
+        about |= {"teacher": self.teacher, "distill": self.distill} if self.teacher else {}
+        return about | ({"held_out": True} if self.held_out else {})
 
     def make(self, run: Run, folder: Path) -> Training:
         jitter = self._jitter if STRATEGIES[run.kind].jitter else None
@@ -140,9 +146,22 @@ class Recognition(Study):
         if strategy.balance is not None:
             classifier.prepare.balance = self._estimator(strategy.balance)
         prepare, augmentation = classifier.prepare.to(self.device), self.plan.augmentation_for(strategy, jitter)
+        if self._teacher is not None:
+            if not isinstance(images, Tensor):
+                raise ValueError("a teacher needs images that fit in memory: give a smaller --size, or no --teacher")
+            return classifier, DistillationTask(images, labels, classifier, self._teacher, augmentation, self.distill)
         if isinstance(images, Tensor):
             return classifier, RecognitionTask(images, labels, prepare, augmentation)
         return classifier, LazyRecognitionTask(images, labels, prepare, augmentation)
+
+    @cached_property
+    def _teacher(self) -> Classifier | None:
+        if not self.teacher:
+            return None
+        teacher = Classifier.load(self.teacher)
+        if list(teacher.classes) != list(self.data.classes):
+            raise ValueError(f"{self.teacher} knows the classes {_first(teacher.classes)}: not those of the pictures")
+        return teacher
 
     @cached_property
     def _jitter(self) -> float:
