@@ -30,7 +30,7 @@ from lightfast._experiments.recognition.pictures import (
 )
 from lightfast._experiments.recognition.plans import PLANS
 from lightfast._experiments.recognition.report import evaluation_table, recognition_report
-from lightfast._experiments.recognition.task import DistillationTask, LazyRecognitionTask, RecognitionTask
+from lightfast._experiments.recognition.task import LazyRecognitionTask, RecognitionTask
 from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
@@ -51,8 +51,6 @@ class Recognition(Study):
     size: int | None = option(
         None, "Pixels to which pictures are scaled; their own by default, and 128 for folders in `train`.", minimum=8
     )
-    teacher: str = option("", "A trained classifier whose answers are learned beside the labels.")
-    distill: float = option(0.9, "Share of the loss that is of the teacher's answer.")
     held_out: bool = option(False, "Test on a tenth of the training images, which are not trained on: for choices.")
 
     help = "Compare strategies against colored light: train, relight the test images, count errors, write a report."
@@ -98,9 +96,7 @@ class Recognition(Study):
 
     def about_data(self) -> dict[str, Any]:
         data = self.data
-        about: dict[str, Any] = {"data": data.name}
-        about |= {"train_images": len(data.train_labels), "test_images": len(data.test_labels)}
-        about |= {"teacher": self.teacher, "distill": self.distill} if self.teacher else {}
+        about = {"data": data.name, "train_images": len(data.train_labels), "test_images": len(data.test_labels)}
         return about | ({"held_out": True} if self.held_out else {})
 
     def make(self, run: Run, folder: Path) -> Training:
@@ -146,22 +142,9 @@ class Recognition(Study):
         if strategy.balance is not None:
             classifier.prepare.balance = self._estimator(strategy.balance)
         prepare, augmentation = classifier.prepare.to(self.device), self.plan.augmentation_for(strategy, jitter)
-        if self._teacher is not None:
-            if not isinstance(images, Tensor):
-                raise ValueError("a teacher needs images that fit in memory: give a smaller --size, or no --teacher")
-            return classifier, DistillationTask(images, labels, classifier, self._teacher, augmentation, self.distill)
         if isinstance(images, Tensor):
             return classifier, RecognitionTask(images, labels, prepare, augmentation)
         return classifier, LazyRecognitionTask(images, labels, prepare, augmentation)
-
-    @cached_property
-    def _teacher(self) -> Classifier | None:
-        if not self.teacher:
-            return None
-        teacher = Classifier.load(self.teacher)
-        if list(teacher.classes) != list(self.data.classes):
-            raise ValueError(f"{self.teacher} knows the classes {_first(teacher.classes)}: not those of the pictures")
-        return teacher
 
     @cached_property
     def _jitter(self) -> float:

@@ -17,13 +17,8 @@ from lightfast._experiments.engine.processes import is_main
 from lightfast._experiments.plan import Plan
 from lightfast._experiments.recognition.evaluation import evaluate
 from lightfast._experiments.recognition.pictures import Pictures, drawn_pictures, holds_cifar10, load_pictures
-from lightfast._experiments.recognition.starting import WAYS, start
-from lightfast._experiments.recognition.task import (
-    Augmentation,
-    DistillationTask,
-    LazyRecognitionTask,
-    RecognitionTask,
-)
+from lightfast._experiments.recognition.starting import WAYS, DistillationTask, start
+from lightfast._experiments.recognition.task import Augmentation, LazyRecognitionTask, RecognitionTask
 from lightfast._experiments.records import Record, Run
 from lightfast._experiments.report import Chapter, Figure, Report
 from lightfast._experiments.report.figures import draw_curves, label_axes, new_figure, png_of

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lightfast._convert import convert
 from lightfast._convert.inputs import FromLog
 from lightfast._experiments.lights import Images, in_batches
-from lightfast._pipelines.classifier import Classifier
+from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
+from lightfast._pipelines.classifier import Classifier, scores_in
 from lightfast._pipelines.preparation import ColorSpace
 from lightfast.color import ChannelNorm, srgb_to_log
 
-__all__ = ["WAYS", "Way", "start"]
+__all__ = ["WAYS", "DistillationTask", "Way", "start"]
 
 _MEASURED_IMAGES = 256
 """How many images are enough for their mean color, and to fit layers to features."""
@@ -118,3 +121,52 @@ WAYS: dict[str, Way] = {
         Way("scratch", "Converted, fresh weights", _fresh),
     )
 }
+
+
+class DistillationTask(RecognitionTask):
+    """Recognition where the conventional network, on the same part of the same picture, is a teacher.
+
+    `(1 - a) CE(y, label) + a T² KL(softmax(t / T), softmax(y / T))`, for scores `y` and those of the teacher, `t`.
+
+    Args:
+        images: sRGB, uint8 (N, 3, H, W).
+        labels: int64 (N,).
+        student: the classifier that is trained.
+        teacher: the conventional one, on sRGB.
+        augmentation: what training does to images.
+        share: `a`.
+        temperature: `T`.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        student: Classifier,
+        teacher: Classifier,
+        augmentation: Augmentation,
+        share: float,
+        temperature: float = 2.0,
+    ) -> None:
+        super().__init__(images, labels, student.prepare, augmentation)
+        self.teacher, self.share, self.temperature = deepcopy(teacher).freeze(), share, temperature
+
+    def to(self, device: Any) -> None:
+        super().to(device)
+        self.teacher = self.teacher.to(device)
+
+    def encode(self, images: Tensor) -> Tensor:
+        # Six channels, which are cut and mirrored together.
+        return torch.cat([super().encode(images), self.teacher.prepare(images)], 1)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss above, and the share of images that are wrong as `error`, in per cent."""
+        x, labels = batch
+        with torch.no_grad():
+            wanted = (self.teacher.network(x[:, 3:]).float() / self.temperature).log_softmax(1)
+        scores = scores_in(model(x[:, :3])).float()
+        given = (scores / self.temperature).log_softmax(1)
+        apart = F.kl_div(given, wanted, reduction="batchmean", log_target=True) * self.temperature**2
+        loss = (1 - self.share) * F.cross_entropy(scores, labels) + self.share * apart
+        wrong = (scores.detach().argmax(1) != labels).float().mean()
+        return loss, {"error": 100 * wrong}

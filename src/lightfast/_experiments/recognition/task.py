@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from lightfast._experiments.classification import ClassificationTask
 from lightfast._experiments.data import LazyImages
 from lightfast._experiments.data.augment import color_jitter, pad_crop, random_erasing, random_flip, random_resized_crop
-from lightfast._pipelines.classifier import Classifier, scores_in
 from lightfast._pipelines.preparation import Preparation
 from lightfast.nn._group_dropout import GroupDropout
 
@@ -85,68 +82,11 @@ class RecognitionTask(ClassificationTask):
             x = random_flip(x, generator=generator)
         if how.erasing:
             x = random_erasing(x, probability=how.erasing, generator=generator)
-        return self.drop(x, generator)
-
-    def drop(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Drop color groups of what was cut and mirrored, and fill them as dark ones are; the same shape."""
         return self.prepare.fill(self._drop_groups(x, generator))
 
     def encode(self, images: Tensor) -> Tensor:
         """What is made of sRGB images in [0, 1], (B, 3, H, W), before they are cut and mirrored."""
         return self.prepare.encode(images)
-
-
-class DistillationTask(RecognitionTask):
-    """Recognition where another classifier, shown the same part of the same picture, is a teacher.
-
-    `(1 - a) CE(y, label) + a T² KL(softmax(t / T), softmax(y / T))`, for scores `y` and those of the teacher, `t`.
-
-    Args:
-        images: sRGB, uint8 (N, 3, H, W).
-        labels: int64 (N,).
-        student: the classifier that is trained.
-        teacher: the other one. It sees images as it always does, with all their color groups.
-        augmentation: what training does to images.
-        share: `a`.
-        temperature: `T`.
-    """
-
-    def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        student: Classifier,
-        teacher: Classifier,
-        augmentation: Augmentation,
-        share: float,
-        temperature: float = 2.0,
-    ) -> None:
-        super().__init__(images, labels, student.prepare, augmentation)
-        self.teacher, self.share, self.temperature = deepcopy(teacher).freeze(), share, temperature
-
-    def to(self, device: Any) -> None:
-        super().to(device)
-        self.teacher = self.teacher.to(device)
-
-    def encode(self, images: Tensor) -> Tensor:
-        # Six channels, which are cut and mirrored together.
-        return torch.cat([super().encode(images), self.teacher.prepare(images)], 1)
-
-    def drop(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.cat([super().drop(x[:, :3], generator), x[:, 3:]], 1)
-
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss above, and the share of images that are wrong as `error`, in per cent."""
-        x, labels = batch
-        with torch.no_grad():
-            wanted = (self.teacher.network(x[:, 3:]).float() / self.temperature).log_softmax(1)
-        scores = scores_in(model(x[:, :3])).float()
-        given = (scores / self.temperature).log_softmax(1)
-        apart = F.kl_div(given, wanted, reduction="batchmean", log_target=True) * self.temperature**2
-        label = F.cross_entropy(scores, labels, label_smoothing=self.augmentation.label_smoothing)
-        loss = (1 - self.share) * label + self.share * apart
-        wrong = (scores.detach().argmax(1) != labels).float().mean()
-        return loss, {"error": 100 * wrong}
 
 
 class LazyRecognitionTask(RecognitionTask):
