@@ -83,7 +83,7 @@ SIGNATURES = {
     ),
     "fuse": "(model)",
     "load": "(name, *, revision=None, token=None, cache_dir=None, force_download=False, local_files_only=False)",
-    "page": "(port=None, *, open_browser=True)",
+    "page": "(port=None, *, model=None, open_browser=True)",
     "pretrained": "(name)",
     "project_": "(model, offset_groups=3, *, assignments=None, constraint='sum')",
     "save": "(model, folder, example=None)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -72,3 +73,12 @@ def test_every_extra_is_explained_and_every_module_has_one(repository: Path) -> 
         place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} = ["))
         assert lines[place - 1].startswith("# "), f"what is the extra {name} for?"
     assert {"Homepage", "Documentation", "Changes", "Issues"} <= set(project["urls"])
+
+
+def test_the_version_is_the_same_everywhere(repository: Path) -> None:
+    from lightfast import __version__
+
+    changes = re.findall(r"^## \[(\d[^\]]*)\] - (\S+)$", (repository / "CHANGELOG.md").read_text(), re.M)
+    citation = (repository / "CITATION.cff").read_text()
+    assert changes[0][0] == __version__
+    assert f"version: {__version__}\ndate-released: {changes[0][1]}\n" in citation

@@ -38,8 +38,10 @@ GRAY = torch.zeros(1, 1, 32, 32)
         (lambda: lf.Groups.even(6, 0), "at least one group, not 0"),
         (
             lambda: lf.assert_equivariant(lf.models.create("resnet20").eval(), torch.rand(1, 3, 32, 32)),
-            r"the output of CifarResNet, \(1, 10\), cannot follow .* say expect='invariant'",
+            r"the output of CifarResNet, \(1, 10\), cannot follow the offsets of 3 groups. .* say expect='invariant'",
         ),
+        (lambda: lf.wrap("resnet20"), "expected a network, as torch.nn.Module is, and not 'resnet20'"),
+        (lambda: lf.export(NET, "net.onnx"), r"a Sequential does not say .* export lf.Classifier\(network, classes\)"),
     ],
 )
 def test_it_says_what_to_do(call: Callable[[], Any], sentence: str) -> None:
@@ -73,3 +75,15 @@ def test_photo_commands_speak_of_what_was_asked(tmp_path: Path, run: Callable[..
     assert (code, said) == (0, "") and "1 hole filled" in out
     code, _, said = run("balance", gray, "-o", tmp_path / "out")
     assert code == 1 and "a gray picture has no red, green and blue to balance" in said
+
+
+def test_no_object_and_no_number_of_the_system_is_named(
+    tmp_path: Path, run: Callable[..., tuple[Any, str, str]]
+) -> None:
+    nothing = tmp_path / "nothing.jpg"
+    nothing.write_text("x")
+    for command in (["balance", nothing, "-o", tmp_path / "out"], ["classify", nothing]):
+        code, _, said = run(*command)
+        assert code != 0 and f"{nothing} cannot be read as" in said and "object at" not in said
+    code, _, said = run("balance", nothing, "-o", nothing)
+    assert (code, said.strip()) == (2, f"lightfast: {nothing}: file exists")

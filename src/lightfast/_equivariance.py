@@ -106,11 +106,11 @@ def _check_follows(f: Callable[..., Any], y: Tensor, out_groups: GroupSpec, out_
     features = y.shape[out_dim] if -y.dim() <= out_dim < y.dim() else 0
     try:
         check_features(out_groups, features)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
             f"the output of {_name(f)}, {tuple(y.shape)}, cannot follow the offsets of {group_count(out_groups)} "
-            f"groups ({error}). If it is to stay as it is, as scores of classes do, say expect='invariant'; if its "
-            "features are in other groups than the input's, name them with out_groups="
+            "groups. If it is to stay as it is, as scores of classes do, say expect='invariant'; if its features are "
+            "in other groups than the input's, name them with out_groups="
         ) from None
 
 

@@ -101,6 +101,8 @@ def wrap(
     >>> torch.allclose(scores(x), scores(x + light), atol=1e-4)
     True
     """
+    if not callable(model):
+        raise ValueError(f"expected a network, as torch.nn.Module is, and not {model!r}")
     if output not in ("invariant", "equivariant"):
         raise ValueError(f"the output of a wrapped network is invariant or equivariant, not {output!r}")
     if pool == "linear":

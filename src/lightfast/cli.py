@@ -40,9 +40,16 @@ def main() -> None:
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         if os.environ.get("LIGHTFAST_DEBUG"):
             raise
-        print(f"lightfast: {_missing(error) or error}", file=sys.stderr)
+        print(f"lightfast: {_missing(error) or _plain(error)}", file=sys.stderr)
         # A training that was interrupted says with what.
         sys.exit(getattr(error, "exit_code", 1 if isinstance(error, RuntimeError) else 2))
+
+
+def _plain(error: Exception) -> str:
+    """An error in words; what the system says of a file, without the number that it has for it."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return str(error)
 
 
 def _missing(error: Exception) -> str:

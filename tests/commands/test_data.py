@@ -30,3 +30,21 @@ def test_a_wrong_folder_is_named(run, pictures):
 def test_an_unknown_experiment_is_named(run, pictures):
     code, _, err = run("data", "weather", str(pictures))
     assert code == 2 and "there are recognition, imagenet" in err
+
+
+def test_pictures_of_any_shape_need_a_size(run, pictures):
+    Image.new("RGB", (20, 16)).save(pictures / "cat" / "wide.png")
+    code, _, err = run("data", "recognition", str(pictures))
+    assert code == 2 and "wide.png has 20 x 16 pixels" in err and "--size 64" in err
+    code, out, _ = run("data", "recognition", str(pictures), "--size", 8)
+    assert code == 0 and out.endswith(f"--data {pictures} --size 8\n")
+    code, _, err = run("data", "illuminant", str(pictures), "--size", 8)
+    assert code == 2 and "no --size" in err
+
+
+def test_every_experiment_answers_with_a_sentence(run, tmp_path):
+    from lightfast._experiments import EXPERIMENTS
+
+    for name in EXPERIMENTS:
+        code, _, err = run("data", name, str(tmp_path))
+        assert code == 2 and err.startswith("lightfast: ") and str(tmp_path) in err, name

@@ -310,6 +310,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    origin = provenance()  # As of now: records that are written change the checkout.
     for name in CAMPAIGNS if "all" in given.campaigns else given.campaigns:
         campaign, usual = CAMPAIGNS[name]
         start = time.monotonic()
@@ -319,7 +320,7 @@ def main() -> None:
         if given.out is not None:
             given.out.mkdir(parents=True, exist_ok=True)
             about = {"attempts": given.count or usual, "seed": given.seed, "ended": ended, "seconds": seconds}
-            write_json(given.out / f"{name}.json", {**about, "provenance": provenance()})
+            write_json(given.out / f"{name}.json", {**about, "provenance": origin})
             write_table(given.out)
 
 

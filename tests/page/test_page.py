@@ -320,3 +320,19 @@ def test_without_gradio_there_is_a_sentence(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     code, _, said = run("page", "--no-browser")
     assert code == 2 and "pip install lightfast[page]" in said
+
+
+def test_a_classifier_of_ones_own_under_any_light(tmp_path):
+    pytest.importorskip("gradio")
+    import torch
+
+    import lightfast as lf
+    from lightfast._page.app import build
+
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    lf.Classifier(lf.wrap(network), ["ripe", "unripe"], color="log", size=16).save(tmp_path / "mine")
+    made = build(lf.Classifier.load(tmp_path / "mine")).get_config_file()["components"]
+    (label,) = (each["props"] for each in made if each["type"] == "label")
+    assert label["label"] == "Yours" and label["value"]["label"] in ("ripe", "unripe")
+    with pytest.raises(ValueError, match="is a model of the kind Estimator, not Classifier"):
+        lf.page(model="illuminant")

@@ -15,6 +15,7 @@ __all__ = ["data"]
 def data(
     experiment: Annotated[str, typer.Argument(help="What the folder is for: recognition, illuminant, inpainting, ...")],
     folder: Annotated[Path, typer.Argument(help="What `reproduce` and `train` take as --data.")],
+    size: Annotated[int | None, typer.Option(min=1, help="Of pictures in pixels, where the experiment has it.")] = None,
 ) -> None:
     """Read a folder of data as an experiment would, and say what is in it, or what is wrong with it (exit 2)."""
     from lightfast._experiments import EXPERIMENTS
@@ -24,10 +25,13 @@ def data(
         raise ValueError(f"there is no experiment {experiment!r}; there are {', '.join(EXPERIMENTS)}")
     study = find(experiment)
     options = {field.name: field.default for field in dataclasses.fields(study) if "help" in field.metadata}
-    loaded = study.load(folder, options | {"command": "reproduce"})
+    if size is not None and "size" not in options:
+        raise ValueError(f"{experiment} takes pictures as they are, and no --size")
+    scaled = {} if size is None else {"size": size}
+    loaded = study.load(folder, options | scaled | {"command": "reproduce", "recipe": study.usual_recipe})
     for name, text in _contents(loaded):
         typer.echo(f"{name}: {text}")
-    typer.echo(f"good: lightfast reproduce {experiment} --data {folder}")
+    typer.echo(f"good: lightfast reproduce {experiment} --data {folder}{f' --size {size}' if size else ''}")
 
 
 def _contents(loaded: Any) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,9 @@ def page(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The first free one from 7860 on, by default.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A classifier of your own, by its folder, to see under any light.")
+    ] = None,
     browser: Annotated[bool, typer.Option(help="Open it in the browser at once.")] = True,
 ) -> None:
     """Open a page on this machine: balance and fill photographs, and see two networks under any light.
@@ -21,4 +24,4 @@ def page(
     """
     from lightfast._page.app import page
 
-    page(port, open_browser=browser)
+    page(port, model=model, open_browser=browser)

@@ -8,7 +8,10 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+from lightfast._pipelines.classifier import Classifier
 
 __all__ = ["page"]
 
@@ -22,7 +25,9 @@ footer { display: none !important; }
 """
 
 
-def page(port: int | None = None, *, open_browser: bool = True) -> None:
+def page(
+    port: int | None = None, *, model: Classifier | str | os.PathLike[str] | None = None, open_browser: bool = True
+) -> None:
     """Show the page on this machine, http://127.0.0.1:7860, until Ctrl-C.
 
     White balance, holes filled, and two networks under any light, in a browser; needs `pip install lightfast[page]`.
@@ -31,11 +36,14 @@ def page(port: int | None = None, *, open_browser: bool = True) -> None:
 
     Args:
         port: the first free one from 7860 on, by default.
+        model: a classifier of your own to see under any light, or what :func:`lightfast.load` reads one from; by
+            default those in the package.
         open_browser: show it at once.
     """
     with _alone():
         gr = _gradio()
-        app = build()
+        own = model if model is None or isinstance(model, Classifier) else Classifier.load(model)
+        app = build(own)
         _, address, _ = app.launch(
             server_port=port,
             inbrowser=open_browser,
@@ -58,8 +66,8 @@ def page(port: int | None = None, *, open_browser: bool = True) -> None:
             app.close(verbose=False)
 
 
-def build() -> Any:
-    """The page, as gradio's `Blocks`."""
+def build(own: Classifier | None = None) -> Any:
+    """The page, as gradio's `Blocks`; with a classifier of one's own, if there is one."""
     gr = _gradio()
     from lightfast._page.about import about_tab
     from lightfast._page.balance import balance_tab
@@ -72,7 +80,7 @@ def build() -> Any:
         gr.Markdown(
             "# Lightfast\nPhotographs and networks that the color of the light cannot fool. All of it runs here."
         )
-        for name, tab in (("Balance", balance_tab), ("Fill", fill_tab), ("Under any light", light_tab)):
+        for name, tab in (("Balance", balance_tab), ("Fill", fill_tab), ("Under any light", partial(light_tab, own))):
             with gr.Tab(name):
                 tab()
         with gr.Tab("About"):

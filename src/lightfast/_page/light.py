@@ -1,4 +1,4 @@
-"""The tab *Under any light*: two networks on one picture, while the light changes."""
+"""The tab *Under any light*: networks on one picture, while the light changes."""
 
 from __future__ import annotations
 
@@ -36,27 +36,29 @@ class Seen:
 
     Attributes:
         large: as it is shown (1, 3, S, S).
-        small: as networks see it (1, 3, 32, 32).
-        in_white: what each of the two takes it for in white light.
+        small: as networks see it (1, 3, s, s).
+        in_white: what each network takes it for in white light.
     """
 
     large: Tensor
     small: Tensor
-    in_white: tuple[str, str]
+    in_white: tuple[str, ...]
+
+
+Networks = dict[str, Classifier]
 
 
 @cache
-def networks() -> tuple[Classifier, Classifier]:
+def packaged() -> Networks:
     """The conventional and the equivariant one, from the package."""
-    return Classifier.load(CONVENTIONAL), Classifier.load(EQUIVARIANT)
+    return {"Conventional": Classifier.load(CONVENTIONAL), "Equivariant": Classifier.load(EQUIVARIANT)}
 
 
-def read(path: Path) -> Seen:
+def read(path: Path, networks: Networks) -> Seen:
     """The middle of a picture file."""
-    size = networks()[1].config["size"]
-    large, small = (load_image(path, side)[None].float() / 255 for side in (_SIDE, size))
-    conventional, equivariant = answers(small)
-    return Seen(large, small, (_best(conventional), _best(equivariant)))
+    size = next(iter(networks.values())).image_size or (_SIDE, _SIDE)
+    large, small = (load_image(path, side)[None].float() / 255 for side in (_SIDE, size[0]))
+    return Seen(large, small, tuple(map(_best, answers(small, networks))))
 
 
 def lit(picture: Tensor, hue: float, saturation: float, direction: float, falloff: float) -> Tensor:
@@ -76,9 +78,9 @@ def lit(picture: Tensor, hue: float, saturation: float, direction: float, fallof
 
 
 @torch.inference_mode()
-def answers(images: Tensor) -> list[dict[str, float]]:
-    """Probabilities by class of the conventional and of the equivariant network, for an image (1, 3, 32, 32)."""
-    return [dict(zip(net.classes, net(images).softmax(1)[0].tolist(), strict=True)) for net in networks()]
+def answers(images: Tensor, networks: Networks) -> list[dict[str, float]]:
+    """Probabilities by class of each network, for an image (1, 3, s, s)."""
+    return [dict(zip(net.classes, net(images).softmax(1)[0].tolist(), strict=True)) for net in networks.values()]
 
 
 def _shown(picture: Tensor) -> str:
@@ -94,35 +96,35 @@ def _best(answer: dict[str, float]) -> str:
     return max(answer, key=lambda name: answer[name])
 
 
-def _answered(seen: Seen, *light: float) -> tuple[str, dict[str, float], dict[str, float], str]:
-    started = time.perf_counter()
-    shown = _shown(lit(seen.large, *light))
-    conventional, equivariant = answers(lit(seen.small, *light))
-    took = 1000 * (time.perf_counter() - started)
-    now = (_best(conventional), _best(equivariant))
-    said = "Both as in white light." if now == seen.in_white else f"In white light: {' and '.join(seen.in_white)}."
-    return shown, conventional, equivariant, f"{said} Computed in {took:.0f} ms."
+def light_tab(own: Classifier | None = None) -> None:
+    """Build the tab: with the networks in the package, or with a classifier of one's own."""
+    networks = packaged() if own is None else {"Yours": own}
+    unchanged = "Both as in white light." if own is None else "As in white light."
 
+    def answered(seen: Seen, *light: float) -> tuple[Any, ...]:
+        started = time.perf_counter()
+        shown = _shown(lit(seen.large, *light))
+        given = answers(lit(seen.small, *light), networks)
+        took = 1000 * (time.perf_counter() - started)
+        now = tuple(map(_best, given))
+        said = unchanged if now == seen.in_white else f"In white light: {' and '.join(seen.in_white)}."
+        return shown, *given, f"{said} Computed in {took:.0f} ms."
 
-def light_tab() -> None:
-    """Build the tab."""
-    start = read(_CAT)
+    start = read(_CAT, networks)
     first = (120.0, 0.0, 0.0, 0.0)
-    shown, conventional, equivariant, said = _answered(start, *first)
+    shown, *given, said = answered(start, *first)
     seen = gr.State(start)
-    gr.Markdown(
-        "Two networks (ResNet-20) that know the ten classes of CIFAR-10. Turn up the saturation of the light, then "
-        "move its hue."
-    )
+    about = "Two networks (ResNet-20) that know the ten classes of CIFAR-10." if own is None else "Your classifier."
+    gr.Markdown(f"{about} Turn up the saturation of the light, then move its hue.")
     with gr.Row():
         with gr.Column(min_width=240):
             picture = gr.HTML(shown, label="The picture under this light", elem_id="lit")
         with gr.Column(scale=2, min_width=300):
             with gr.Row():
-                left, right = (
+                labels = [
                     gr.Label(answer, num_top_classes=3, label=name, elem_id=name.lower(), min_width=130)
-                    for name, answer in (("Conventional", conventional), ("Equivariant", equivariant))
-                )
+                    for name, answer in zip(networks, given, strict=True)
+                ]
             status = gr.HTML(said, elem_id="light-status", elem_classes="status")
             hue = gr.Slider(0, 360, first[0], step=1, label="Hue of the light, degrees", elem_id="hue")
             saturation = gr.Slider(0, 1, first[1], step=0.01, label="Saturation of the light", elem_id="saturation")
@@ -135,19 +137,19 @@ def light_tab() -> None:
             falloff = gr.Slider(0, 1, first[3], step=0.01, label="How white it is at the far side", elem_id="falloff")
     upload = gr.File(label="Another picture", height=130, elem_id="light-upload")
     light = [hue, saturation, direction, falloff]
-    shows = [picture, left, right, status]
+    shows = [picture, *labels, status]
     # Not in the queue, where an event waits for a stream to be opened.
     now: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
     for slider in light:
-        slider.input(_answered, [seen, *light], shows, trigger_mode="always_last", **now)
+        slider.input(answered, [seen, *light], shows, trigger_mode="always_last", **now)
 
     @in_sentences
     def taken(path: str | None, request: gr.Request) -> tuple[Any, ...]:
         if path is None:
             raise ValueError("nothing was uploaded: choose a picture")
-        chosen = read(checked(kept(request, path)))
+        chosen = read(checked(kept(request, path)), networks)
         return chosen, None
 
     upload.upload(taken, upload, [seen, upload], show_progress="hidden", api_visibility="private").success(
-        _answered, [seen, *light], shows, **now
+        answered, [seen, *light], shows, **now
     )

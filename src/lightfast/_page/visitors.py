@@ -106,10 +106,9 @@ def checked(path: Path) -> Path:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, without the folders that files happen to lie in, and without what Pillow calls its input."""
+    """What went wrong, without the folders that files happen to lie in."""
     folder = re.escape(os.environ["GRADIO_TEMP_DIR"])
-    text = re.sub(rf"{folder}/(visitors/\w+/)?(\w+/)?", "", str(error))
-    return re.sub(r" \(cannot identify image file <[^>]*>\)", "", text)
+    return re.sub(rf"{folder}/(visitors/\w+/)?(\w+/)?", "", str(error))
 
 
 def in_sentences(work: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lightfast._photographs.files import check_file, read_content
-from lightfast._photographs.photo import PhotoError
+from lightfast._photographs.photo import PhotoError, complaint
 
 try:
     import simplejpeg  # pyright: ignore[reportMissingImports]
@@ -99,7 +99,7 @@ def _sentences(path: Path) -> Iterator[None]:
     except PhotoError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise PhotoError(f"{path} cannot be read as an image ({error}): replace it, or delete it") from error
+        raise PhotoError(f"{path} cannot be read as an image{complaint(error)}: replace it, or delete it") from error
 
 
 def _upright(content: bytes) -> Image.Image:

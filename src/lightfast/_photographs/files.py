@@ -14,7 +14,7 @@ import numpy as np
 
 from lightfast._atomic import DiskFull, write_whole
 from lightfast._photographs.formats import FORMATS, content_kind
-from lightfast._photographs.photo import Photo, PhotoError
+from lightfast._photographs.photo import Photo, PhotoError, complaint
 from lightfast._photographs.raw import RAW_SUFFIXES, RawPhoto
 from lightfast._photographs.thumbnail import with_new_thumbnail
 
@@ -68,7 +68,7 @@ def read_photo(path: str | os.PathLike[str]) -> Photo | RawPhoto:
     except Exception as error:
         # Damaged files raise whatever their decoder stumbles over: OSError, ValueError, struct.error, KeyError.
         raise PhotoError(
-            f"{path} cannot be read as a photograph ({error}): it is damaged, or something else"
+            f"{path} cannot be read as a photograph{complaint(error)}: it is damaged, or something else"
         ) from error
 
 

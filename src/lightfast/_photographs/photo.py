@@ -26,6 +26,11 @@ class PhotoError(ValueError):
     """A photograph cannot be read or written; the message names the file."""
 
 
+def complaint(error: Exception) -> str:
+    """What a decoder says, in brackets; nothing, if it only names the object that it was given to read."""
+    return "" if "object at 0x" in str(error) else f" ({error})"
+
+
 @dataclass(frozen=True)
 class Photo:
     """A photograph, with all that its file said.

@@ -87,6 +87,10 @@ def export(
         ImportError: a package is missing; the message says which to install.
         RuntimeError: the file's answers are not the pipeline's. Nothing is left of it.
     """
+    if not isinstance(pipeline, Pipeline):
+        raise ValueError(
+            f"a {type(pipeline).__name__} does not say which pictures it takes: export lf.Classifier(network, classes)"
+        )
     path = Path(path)
     if path.suffix not in FORMATS:
         raise ValueError(f"the format follows from the name: {' or '.join(FORMATS)}, but got {path.name!r}")

@@ -51,7 +51,7 @@ def test_train_and_val(root, tmp_path_factory):
 
 def test_sizes(root):
     write(root / "dog" / "wide.png", size=(20, 10), seed=3)
-    with pytest.raises(DataError, match=r"wide.png has 20 x 10 pixels.*size="):
+    with pytest.raises(DataError, match=r"wide.png has 20 x 10 pixels.*--size"):
         load_folder(root)
     data = load_folder(root, size=5)
     assert data.images.shape == (6, 3, 5, 5)

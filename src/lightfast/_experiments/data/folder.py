@@ -199,8 +199,8 @@ def _common_size(paths: Sequence[Path]) -> int:
         width, height = image_size(path)
         if (width, height) != first or width != height:
             raise DataError(
-                f"{path} has {width} x {height} pixels, and {paths[0]} {first[0]} x {first[1]}: "
-                "say with size= to what square all images are to be scaled"
+                f"{path} has {width} x {height} pixels, but all pictures are to be squares of one size: "
+                "say to which they are to be scaled, as --size 64 does"
             )
     return first[0]
 
