@@ -53,6 +53,7 @@ class Attempt:
         erasing: probability of erasing a random rectangle.
         label_smoothing: share of the target that is spread over all classes.
         mirror: whether a test image's scores are the mean of its own and its mirror image's.
+        compile: whether torch's compiler joins what the network does.
     """
 
     network: str = "resnet9"
@@ -68,6 +69,7 @@ class Attempt:
     erasing: float = 0.25
     label_smoothing: float = 0.1
     mirror: bool = True
+    compile: bool = False
 
     def __post_init__(self) -> None:
         """Complain about what cannot be meant."""
@@ -108,6 +110,7 @@ def recipe_for(how: Attempt, samples: int, device: torch.device) -> Recipe:
         checkpoint_every=steps,
         channels_last=True,
         graph=on_gpu,
+        compile=how.compile,
     )
 
 
