@@ -33,7 +33,8 @@ PUBLIC = {
         ConstraintKind PoolKind Scope add_offset center group_pool project_weight
     """,
     "lightfast.fields": """
-        Cosines FieldSpec Polynomial RemoveField add_field field_map field_mean positions project_field remove_field
+        Cosines FieldSpec Polynomial RemoveField Ridge add_field field_map field_mean positions project_field
+        remove_field
     """,
     "lightfast.color": """
         ChannelNorm EPSILON SRGB_TO_XYZ hsv_to_rgb light_of_temperature linear_to_log linear_to_srgb log_to_linear

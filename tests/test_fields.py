@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lightfast import fields
+from lightfast import certify, fields, wrap
 from lightfast._groups import Groups
 from lightfast.fields import (
     Cosines,
     Polynomial,
     RemoveField,
+    Ridge,
     add_field,
     field_map,
     field_mean,
@@ -29,6 +30,7 @@ from lightfast.fields import (
 from lightfast.functional import add_offset, center, group_pool
 
 FIELDS = [0, 1, 2, 3, Cosines(2)]
+RIDGES = [Ridge(3, 0.2), Ridge(4, 0.05, exact=2), Ridge(2, 0.0)]
 
 
 def bumps(p: Tensor) -> Tensor:
@@ -348,3 +350,37 @@ def test_levels_are_finite_whatever_is_dark(field) -> None:
     x[0], x[1, :, :, :9], x[2] = 0, 0, 0
     x[2, :, 3, 4] = 1
     assert log_level(x, field).isfinite().all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("ridge", RIDGES)
+def test_a_ridge_holds_back_further_functions_alone(ridge: Ridge, masked: bool) -> None:
+    x = torch.randn(2, 3, 12, 17, dtype=torch.float64, generator=seeded(0))
+    mask = torch.rand(2, 1, 12, 17, generator=seeded(1)) < 0.8 if masked else None
+    left, coefficients = remove_field(x, 3, ridge, mask)
+    light = torch.randn(2, 3, math.comb(2 + ridge.exact, 2), dtype=torch.float64, generator=seeded(2))
+    lit, with_light = remove_field(add_field(x, light, 3, ridge.exact), 3, ridge, mask)
+    torch.testing.assert_close(lit, left, atol=1e-9, rtol=0)
+    light = nn.functional.pad(light, (0, coefficients.shape[2] - light.shape[2]))
+    torch.testing.assert_close(with_light, coefficients + light, atol=1e-9, rtol=0)
+    free = project_field(x, 3, ridge.order, mask)
+    assert torch.allclose(coefficients, free, atol=1e-9) == (ridge.strength == 0)
+    weights = torch.ones_like(x) if mask is None else mask.double().expand_as(x)
+    # The normal equations: Bᵀ W (x - B c) = λ P D c.
+    held = (left * weights).flatten(2) @ Polynomial(ridge.order)(positions((12, 17)))
+    total = weights.flatten(2).sum(2, keepdim=True)
+    torch.testing.assert_close(held, total * (coefficients @ ridge.penalty(2)), atol=1e-8, rtol=1e-8)
+
+
+def test_a_ridge_is_proved_where_it_is_exact() -> None:
+    network = wrap(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()), field=Ridge(3, 0.1))
+    x = torch.randn(1, 3, 8, 8)
+    assert certify(network, x, field=1).invariant
+    assert not certify(network, x, field=3).invariant
+    assert not certify(network, x, field=Ridge(3, 0.1)).invariant
+
+
+@pytest.mark.parametrize("values", [(-1, 0.1), (3, -0.1), (1, 0.1, 2), (3, float("nan"))])
+def test_ridges_that_cannot_be_meant(values) -> None:
+    with pytest.raises(ValueError, match=r"order|ridge"):
+        Ridge(*values)

@@ -6,7 +6,8 @@ of the span is added to `x`: exactly, and whatever network follows. One function
 
 Positions are those of pixel centers, from -1 to 1 over the extent of the image along each of its axes, so that a field
 is the same at any resolution. What is called `field` below is 0 for a constant, 1 for a plane, 2 for a quadratic, or
-any function from positions (P, d) to the values (P, K) of K functions there, such as :class:`Cosines`.
+any function from positions (P, d) to the values (P, K) of K functions there, such as :class:`Cosines`. :class:`Ridge`
+takes away exactly what the first few functions can be, and a part of what the others are.
 
 Functions are taken in their order. One that the positions cannot tell from those before it, as the quadratic ones from
 the constant on 2 x 2 pixels, gets the coefficient 0.
@@ -32,6 +33,7 @@ __all__ = [
     "FieldSpec",
     "Polynomial",
     "RemoveField",
+    "Ridge",
     "add_field",
     "field_map",
     "field_mean",
@@ -98,6 +100,45 @@ class Cosines:
         return _products(waves, self.order, p)
 
 
+@dataclass(frozen=True)
+class Ridge:
+    """More functions than can be told from the picture, which are held back: for spots and edges, which no plane is.
+
+    Minimizes `Σ_p (x(p) - Σ_k c_k B_k(p))² + λ P Σ_{k ≥ K} c_k²`, for `P` positions and the `K` polynomials of a degree
+    up to `exact`. Light in the span of these is taken away exactly, as without a ridge. Of a further function whose
+    mean square is `m`, the share `m / (m + λ)` is, if it is orthogonal to the others: all of it for `λ = 0`.
+
+    Args:
+        order: the highest degree.
+        strength: `λ`.
+        exact: the highest degree that is not held back.
+
+    >>> wave = torch.linspace(-1, 1, 64) ** 3
+    >>> left = [remove_field(wave.expand(1, 1, -1), 1, field)[0].abs().mean() for field in (1, Ridge(3, 0.1), 3)]
+    >>> left == sorted(left, reverse=True)
+    True
+    """
+
+    order: int
+    strength: float
+    exact: int = 1
+
+    def __post_init__(self) -> None:
+        """Complain about what cannot be meant."""
+        _check_order(self.order)
+        if not 0 <= self.exact <= self.order or not self.strength >= 0:
+            raise ValueError(f"a ridge has 0 <= exact <= order and a strength from 0 up, not {self}")
+
+    def __call__(self, p: Tensor) -> Tensor:
+        """Positions (P, d) to values (P, K)."""
+        return Polynomial(self.order)(p)
+
+    def penalty(self, axes: int) -> Tensor:
+        """What is added to the Gram matrix per position, for so many axes of positions: (K, K), float64."""
+        count, free = (math.comb(axes + order, axes) for order in (self.order, self.exact))
+        return torch.diag((torch.arange(count) >= free).double() * self.strength)
+
+
 FieldSpec: TypeAlias = int | Callable[[Tensor], Tensor]
 """How a user names a field: the order of a polynomial, or a function from positions (P, d) to values (P, K)."""
 
@@ -150,6 +191,8 @@ def project_field(x: Tensor, groups: GroupSpec, field: FieldSpec, mask: Tensor |
     values, _ = _tables(field, size, x.device)
     pairs = (values[:, :, None] * values[:, None]).flatten(1)
     gram = (weights.to(values.dtype) @ pairs).unflatten(1, (values.shape[1], -1))
+    if isinstance(field, Ridge):
+        gram = gram + field.penalty(len(size)).to(gram) * weights.to(gram).sum(1)[:, None, None]
     # What does not count may be anything, NaN too.
     counted = torch.where(weights[:, None] > 0, means * weights[:, None].to(means.dtype), 0)
     return (counted.to(values.dtype) @ values @ _inverse(gram)).to(means.dtype)
@@ -434,7 +477,10 @@ def _build(function: Callable[[Tensor], Tensor], size: tuple[int, ...], device: 
             f"({places.shape[0]}, K), but gave {tuple(values.shape)}"
         )
     values = values.to(dtype)
-    return values, values @ _inverse(values.T @ values)
+    gram = values.T @ values
+    if isinstance(function, Ridge):
+        gram = gram + function.penalty(len(size)).to(gram) * len(places)
+    return values, values @ _inverse(gram)
 
 
 def _inverse(gram: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import lightfast as lf
 from lightfast import assert_equivariant
 from lightfast._pipelines.inpainter import Inpainter
 from lightfast._pipelines.load import pretrained_names
+from lightfast.light import relight, varying_light
 
 
 def read_test_images(folder):
@@ -41,9 +42,21 @@ def test_it_is_a_module_from_image_to_scores(name):
     assert model.classes[0] == "airplane"
 
 
-def test_the_equivariant_network_inside_does_not_see_offsets():
-    network = lf.pretrained("resnet20-cifar10").network
-    assert_equivariant(network, torch.randn(2, 3, 32, 32), expect="invariant", offsets=100.0)
+def test_no_plane_of_light_is_seen():
+    after_log = lf.pretrained("resnet20-cifar10").from_log
+    assert lf.certify(after_log, torch.zeros(2, 3, 32, 32), field=1).invariant
+    assert_equivariant(after_log, torch.randn(2, 3, 32, 32), expect="invariant", offsets=100.0)
+
+
+@torch.no_grad()
+def test_a_gradient_of_light_changes_the_scores_of_the_conventional_network_alone():
+    torch.manual_seed(0)
+    images = 0.2 + 0.6 * torch.rand(8, 3, 32, 32)
+    light = varying_light("log-gradient", 8, 0.9, generator=torch.Generator().manual_seed(0)).maps((32, 32))
+    for name, moves in (("resnet20-cifar10", False), ("resnet20-cifar10-original", True)):
+        model = lf.pretrained(name)
+        apart = (model(relight(images, illuminants=light)) - model(images)).abs().amax()
+        assert (apart > 1) if moves else (apart < 2e-3)
 
 
 FRESH = {
@@ -93,7 +106,7 @@ def test_a_thousand_photographs_under_any_light(data_folder):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize(("name", "run"), [("resnet20-cifar10", "cifar10-best/runs/group-fill-0")])
+@pytest.mark.parametrize(("name", "run"), [("resnet20-cifar10", "cifar10-best-plane/runs/wrapped-plane-fill-0")])
 def test_the_error_is_the_one_in_the_results(name, run, data_folder, repository):
     import json
 

@@ -80,6 +80,9 @@ STRATEGIES: dict[str, Strategy] = {
     "wrapped": Strategy("Wrapped", "log"),
     "wrapped-plane": Strategy("Wrapped, plane", "log", field=1),
     "wrapped-quadratic": Strategy("Wrapped, quadratic", "log", field=2),
+    "wrapped-plane-fill": Strategy(
+        "Wrapped, plane + group dropout, dark groups filled", "log", field=1, group_dropout=True, fill=True
+    ),
     "group-dropout": Strategy("Equivariant + group dropout", "log", 3, group_dropout=True),
     "equivariant-pixel": Strategy("Equivariant, pooling per pixel", "log", 3, "pixel"),
     "group-fill": Strategy("Equivariant + group dropout, dark groups filled", "log", 3, group_dropout=True, fill=True),

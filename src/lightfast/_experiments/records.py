@@ -16,7 +16,7 @@ RECORD = "evaluation.json"
 """The name of a finished run's record, in its folder."""
 
 _TENSORS = "tensors.safetensors"
-_OF_NO_MATTER = ("epochs", "log_every", "checkpoint_every", "graph", "title")
+_OF_NO_MATTER = ("epochs", "log_every", "checkpoint_every", "graph", "compile", "title")
 
 Record = dict[str, Any]
 """What is known of a run, as JSON can hold it, and tensors."""

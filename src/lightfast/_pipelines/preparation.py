@@ -91,8 +91,11 @@ class Preparation(nn.Module):
         return self.from_log(srgb_to_log(images, self.epsilon))
 
     def from_log(self, log: Tensor) -> Tensor:
-        """What is done to log RGB, where light is an offset: normalization, and taking the field away."""
-        return remove_field(self.fill(self.norm(log)), 3, self.field)[0]
+        """What is done to log RGB, where light is an offset: normalization, and taking the field away.
+
+        Dark channels are filled after that, when there is no light left that could have a say in which are dark.
+        """
+        return self.fill(remove_field(self.norm(log), 3, self.field)[0])
 
     def forward(self, images: Tensor) -> Tensor:
         return self.encode(self.correct(images))

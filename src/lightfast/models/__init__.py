@@ -30,7 +30,7 @@ INPAINTERS: dict[str, dict[str, Any]] = {
     "context-encoder-slim": {"base": 24, "bottleneck": 360},
 }
 CIFAR_DEPTHS = {f"resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
-FAST_WIDTHS = {"resnet9": 64, "resnet9-narrow": 32, "resnet9-wide": 96}
+FAST_WIDTHS = {"resnet9": 64, "resnet9-narrow": 32, "resnet9-slim": 48, "resnet9-wide": 96}
 CLASSIFIERS = [*CIFAR_DEPTHS, *FAST_WIDTHS, *IMAGENET_LAYERS]
 
 

@@ -59,12 +59,17 @@ class GroupDropout(nn.Module):
         return ours if self.at_most is None else f"{ours}, at_most={self.at_most}"
 
 
+FLAT = 1e-3
+"""A group whose values are nowhere further apart is constant: a tenth of a step of 8 bits, where steps are finest."""
+
+
 class GroupFill(nn.Module):
     """Give a constant group, which a light left dark, the pattern of the others: `x_j = m_j + mean_k (x_k - m_k)`.
 
-    `m` are means over the image, and `k` runs over the groups that are not constant. In log RGB the channels of a
-    picture differ by little but their means, so this is the best guess at what the dark one would show. Both parts
-    follow offsets, so the layer is equivariant; an image without constant groups passes as it is.
+    `m` are means over the image, and `k` runs over the groups that are not constant (to :data:`FLAT`: rounding leaves
+    some of a map whose offsets were taken away). In log RGB the channels of a picture differ by little but their means,
+    so this is the best guess at what the dark one would show. Both parts follow offsets, so the layer is equivariant;
+    an image without constant groups passes as it is.
 
     Args:
         offset_groups: the number of groups, which are equal runs of features: a feature takes its pattern from those
@@ -86,7 +91,8 @@ class GroupFill(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         runs = input.unflatten(1, (self.offset_groups, -1))
         positions = list(range(3, runs.dim()))
-        constant = (runs.amax(positions, keepdim=True) == runs.amin(positions, keepdim=True)).all(2, keepdim=True)
+        extent = runs.amax(positions, keepdim=True) - runs.amin(positions, keepdim=True)
+        constant = (extent <= FLAT).all(2, keepdim=True)
         mean = runs.mean(positions, keepdim=True)
         alive = (~constant).to(input.dtype)
         pattern = ((runs - mean) * alive).sum(1, keepdim=True) / alive.sum(1, keepdim=True).clamp(min=1)

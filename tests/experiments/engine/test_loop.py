@@ -55,6 +55,16 @@ def test_learns():
     assert values[150]["error"] < 0.05 and values[150]["loss"] < values[100]["loss"] < values[50]["loss"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_compiled_it_learns_the_same(device):
+    models = [toy_model() for _ in range(2)]
+    for model, compiled in zip(models, (False, True), strict=True):
+        recipe = Recipe(steps=6, batch_size=8, lr=0.05, compile=compiled, graph=compiled and device == "cuda")
+        quiet(model, ToyTask(), recipe, device=torch.device(device))
+    torch.testing.assert_close(state(models[1]), state(models[0]), rtol=1e-3, atol=1e-3)
+
+
 def test_accumulation_is_the_whole_batch():
     models = [toy_model("none").double() for _ in range(2)]
     for model, accumulate in zip(models, (1, 4), strict=True):

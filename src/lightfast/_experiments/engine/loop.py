@@ -35,7 +35,7 @@ CHECKPOINT = "checkpoint.safetensors"
 _SAVE_SECONDS = 600.0
 """A checkpoint is also written when the last one is so old, however slow the steps are."""
 
-_FREE_ON_RESUME = {"log_every", "checkpoint_every", "graph", "accumulate"}
+_FREE_ON_RESUME = {"log_every", "checkpoint_every", "graph", "compile", "accumulate"}
 
 
 class Diverged(RuntimeError):

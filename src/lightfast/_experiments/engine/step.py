@@ -157,7 +157,8 @@ def _phases(model: nn.Module, task: Task, recipe: Recipe, capturable: bool) -> l
         players = task.players(model)
     else:
         everything = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        players = [Player(everything, lambda batch: task.loss(model, batch))]
+        forward: Any = torch.compile(model) if recipe.compile else model
+        players = [Player(everything, lambda batch: task.loss(forward, batch))]
     phases = []
     for player in players:
         own, parameters = dataclasses.replace(recipe, **player.changes), list(player.parameters)

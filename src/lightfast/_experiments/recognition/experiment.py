@@ -51,6 +51,7 @@ class Recognition(Study):
     size: int | None = option(
         None, "Pixels to which pictures are scaled; their own by default, and 128 for folders in `train`.", minimum=8
     )
+    held_out: bool = option(False, "Test on a tenth of the training images, which are not trained on: for choices.")
 
     help = "Compare strategies against colored light: train, relight the test images, count errors, write a report."
     train_help = "Train a classifier that the color of the light cannot fool, and say how it does under colored light."
@@ -88,14 +89,15 @@ class Recognition(Study):
 
     def __post_init__(self) -> None:
         """Start with nothing but the images, on the device."""
-        self.data = self.data.to_train_on(self.device)
+        self.data = (self.data.held_out() if self.held_out else self.data).to_train_on(self.device)
         self._estimators: dict[str, nn.Module] = {}
         self._balanced: dict[str | None, Images] = {None: self.data.train_images}
         self._norms: dict[tuple[str | None, str], ChannelNorm] = {}
 
     def about_data(self) -> dict[str, Any]:
         data = self.data
-        return {"data": data.name, "train_images": len(data.train_labels), "test_images": len(data.test_labels)}
+        about = {"data": data.name, "train_images": len(data.train_labels), "test_images": len(data.test_labels)}
+        return about | ({"held_out": True} if self.held_out else {})
 
     def make(self, run: Run, folder: Path) -> Training:
         jitter = self._jitter if STRATEGIES[run.kind].jitter else None

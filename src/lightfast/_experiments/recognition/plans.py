@@ -69,8 +69,10 @@ PLANS: dict[str, RecognitionPlan] = {
         RecognitionPlan(
             "best",
             "a modern recipe that changes no light",
-            Recipe(64_000, lr=0.1, warmup=500, ema=0.999, checkpoint_every=8000, log_every=500, **_COSINE),
+            Recipe(16_000, 512, lr=0.4, warmup=500, ema=0.999, checkpoint_every=2000, log_every=250, **_COSINE),
             Augmentation(crop=4, erasing=0.1, label_smoothing=0.05),
+            group_dropout=0.1,
+            drop_at_most=1,
         ),
         RecognitionPlan(
             "quick",
