@@ -51,7 +51,7 @@ PUBLIC = {
     """,
     "lightfast.constancy": """
         CLASSICAL LightPrior NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb
-        principal_color pull_to_curve shades_of_gray white_patch
+        principal_color pull_together shades_of_gray white_patch
     """,
 }
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.resample import area_weights
-from lightfast.constancy._camera import pull_to_curve
+from lightfast.constancy._camera import pull_together
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
@@ -227,12 +227,12 @@ class Estimator(Pipeline):
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants (N, 3) of several photographs by one camera, which know of each other.
 
-        True lights of a camera lie close to a curve in log chroma. Estimates are pulled towards the curve that they
-        suggest, across it and not along it, as far as their spread asks: see :func:`lightfast.constancy.pull_to_curve`.
-        Of fewer than eight photographs, the answer is that of each alone. If all are relit alike, so are the answers.
+        The same lights come back in the photographs of a camera. Estimates are pulled to where all of them together
+        say that lights are, as far as their spread asks: see :func:`lightfast.constancy.pull_together`. Of fewer than
+        four photographs, the answer is that of each alone. If all are relit alike, so are the answers.
         """
         light, spread = self.confident(linear_images, mask)
-        return pull_to_curve(light, spread)
+        return pull_together(light, spread)
 
     def from_reduced(self, reduced: Tensor) -> Tensor:
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.mimo import load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
+from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled
 from lightfast._experiments.illuminant.evaluation import (
     LIT_SATURATIONS,
     added_lights,
@@ -42,8 +44,11 @@ from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
 from lightfast._pipelines.light_map import LightMap
-from lightfast.constancy import CLASSICAL, LightPrior, pull_to_curve
+from lightfast.constancy import CLASSICAL, LightPrior
 from lightfast.metrics import recovery_error, reproduction_error
+
+_FEW = 8
+"""About as many images as C5 (Afifi et al. 2021) sees of a camera."""
 
 
 @dataclass
@@ -229,7 +234,7 @@ class Illuminant(Study):
         tested = torch.cat([split.test for split in self._splits.values()]).sort().values
 
         def measured(estimates: Tensor) -> dict[str, Any]:
-            return measure(self.data, estimates[:, tested], lights, tested)
+            return measure(self.data, estimates[:, tested], lights[: len(estimates)], tested)
 
         found = [
             dataclasses.replace(Summary.of(name, CLASSICAL[name].title, 0, [measured(estimates)]), seeds=0)
@@ -244,7 +249,9 @@ class Illuminant(Study):
             size, ours = sum(sizes[part] for part in _parts(name)), self.is_ours(name)
 
             def add(key: str, title: str, answers: Sequence[Answers], size: int = size, ours: bool = ours) -> None:
-                numbers = [measured(each.estimates) | self._confidence(each, tested) for each in answers]
+                numbers = [
+                    {**measured(each.estimates), **self._confidence(each, tested), **each.about} for each in answers
+                ]
                 found.append(Summary.of(key, title, size, numbers, ours))
 
             add(name, kind.title, seeds)
@@ -252,12 +259,14 @@ class Illuminant(Study):
                 title = f"{kind.title}, ensemble of {len(seeds)}"
                 add(f"{name}-ensemble", title, [self._joint(seeds)], size * len(seeds))
                 found[-1] = dataclasses.replace(found[-1], seeds=len(seeds))
-            if all(answers.spread is not None for answers in seeds):
-                together = [self._with_camera(answers) for answers in seeds]
-                add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
-                if self.protocol == "per-camera":
-                    with_prior = [self._with_camera(answers, prior=True) for answers in seeds]
-                    add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
+            if any(answers.spread is None for answers in seeds):
+                continue
+            together, few = zip(*(self._together(answers) for answers in seeds), strict=True)
+            add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
+            add(f"{name}-for-camera-{_FEW}", f"{kind.title}, {_FEW} images of a camera together", few, ours=False)
+            if self.protocol == "per-camera":
+                with_prior = [self._with_prior(answers) for answers in seeds]
+                add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
         return found
 
     def _answers(self, network: str, records: Sequence[Record]) -> list[Answers]:
@@ -320,31 +329,52 @@ class Illuminant(Study):
             "recovery_of_surer_half": round(float(errors.mean()), 4),
         }
 
-    def _with_camera(self, answers: Answers, prior: bool = False) -> Answers:
-        """The test images of each camera in each split together, under each light.
+    def _together(self, answers: Answers) -> tuple[Answers, Answers]:
+        """All test images of each camera in each split together, and a few of them at a time; without added light.
 
-        With a prior, that of the lights of the training images of the split by the same camera.
+        How wide a light is, is found on the other splits, so that no test image has a say in its own.
         """
         assert answers.spread is not None
-        estimates = answers.estimates.clone()
+        truth, cameras, lights = self.data.illuminants.cpu(), self.data.cameras, answers.estimates[0]
+        tests = [split.test for split in self._splits.values()]
+        errors = torch.stack(
+            [errors_of_widths(lights, answers.spread, truth, groups_by_camera(cameras, test)) for test in tests]
+        )
+        of_all = {"width": WIDTHS[int(errors.sum(0).argmin())]}
+        together = []
+        for size in (None, _FEW):
+            pulled_lights = lights
+            for number, test in enumerate(tests):
+                others = errors.sum(0) - errors[number] if len(tests) > 1 else errors[0]
+                width, groups = WIDTHS[int(others.argmin())], groups_by_camera(cameras, test, size)
+                pulled_lights = pulled(pulled_lights, answers.spread, groups, width)
+            together.append(Answers(pulled_lights[None], None, of_all))
+        return together[0], together[1]
+
+    def _with_prior(self, answers: Answers) -> Answers:
+        """With the prior of the lights of the training images of the split by the same camera; without added light."""
+        assert answers.spread is not None
+        lights = answers.estimates[0].clone()
         for split in self._splits.values():
-            for camera in self.data.cameras[split.test].unique():
-                places = split.test[self.data.cameras[split.test] == camera]
-                own = self.data.illuminants.cpu()[split.train[self.data.cameras[split.train] == camera]]
-                how = LightPrior(own) if prior else pull_to_curve
-                for number in range(len(estimates)):
-                    estimates[number, places] = how(estimates[number, places], answers.spread[places])
-        return Answers(estimates, None)
+            for places in groups_by_camera(self.data.cameras, split.test):
+                own = split.train[self.data.cameras[split.train] == self.data.cameras[places[0]]]
+                prior = LightPrior(self.data.illuminants.cpu()[own])
+                lights[places] = prior(lights[places], answers.spread[places])
+        return Answers(lights[None], None)
 
     def report(self, records: Sequence[Record]) -> Report:
         return illuminant_report(self, self.summaries(records), self._splits)
 
 
 class Answers(NamedTuple):
-    """What an estimator says of all images: (S, N, 3) under each light, and the error to expect (N,), in degrees."""
+    """What an estimator says of all images: (S, N, 3) under each light, and the error to expect (N,), in degrees.
+
+    What images of a camera say together is without added light only, (1, N, 3). `about` is what else to record.
+    """
 
     estimates: Tensor
     spread: Tensor | None
+    about: Mapping[str, float] = MappingProxyType({})
 
 
 def read_calibration(path: Path, kinds: Sequence[str]) -> list[float]:
