@@ -8,6 +8,7 @@ Writes the models OUT/0, OUT/1, ... and their errors, beside those of the baseli
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 from pathlib import Path
 
@@ -15,10 +16,10 @@ import torch
 
 from lightfast._atomic import write_json
 from lightfast._commands.options import choose_device
-from lightfast._experiments.data.mimo import LitPicture, load_mimo
+from lightfast._experiments.data.mimo import load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job, Recipe, train_many
-from lightfast._experiments.illuminant.several_lights import BASELINES, SeveralLightsTask, measure_pictures
+from lightfast._experiments.illuminant.several_lights import SeveralLightsTask, TwoLights, evaluate_map
 from lightfast._experiments.illuminant.task import SceneAugmentation
 from lightfast._experiments.provenance import provenance
 from lightfast._pipelines.light_map import LightMap
@@ -35,7 +36,10 @@ def main() -> None:
     parser.add_argument(
         "--channels", type=int, nargs="+", default=[24, 48, 96], help="of the network: fewer, finer maps"
     )
+    for name, value in dataclasses.asdict(TwoLights()).items():
+        parser.add_argument(f"--{name}", type=float, default=value, help="see TwoLights")
     given = parser.parse_args()
+    lit = TwoLights(given.along, given.sharpest, given.softest)
     device, scenes, pictures = choose_device("auto"), load_scenes(given.scenes), load_mimo(given.pictures)
     how = SceneAugmentation(smallest_part=0.3, exposure=1.0, sensor=0.05, black=0.01, mix=0.2)
     models, jobs = [], []
@@ -57,21 +61,19 @@ def main() -> None:
             graph=device.type == "cuda",
         )
         models.append(model)
-        jobs.append(Job(model.network, SeveralLightsTask(scenes, model.encoding, how), recipe, name=f"seed {seed}"))
+        task = SeveralLightsTask(scenes, model.encoding, how, lit=lit)
+        jobs.append(Job(model.network, task, recipe, name=f"seed {seed}"))
     train_many(jobs, device=device, progress=False)
-    found = {name: measure_pictures(answer, pictures) for name, answer in BASELINES.items()}
+    found = {}
     for seed, model in enumerate(models):
-        model.about = {"scenes": scenes.name, "steps": given.steps, "provenance": provenance()}
+        model.about = {"scenes": scenes.name, "steps": given.steps, "lit": vars(lit), "provenance": provenance()}
         model.cpu().eval().save(given.out / str(seed))
-
-        @torch.no_grad()
-        def answer(picture: LitPicture, model: LightMap = model) -> torch.Tensor:
-            return model(picture.image[None])[0]
-
-        found[f"map of lights, seed {seed}"] = measure_pictures(answer, pictures)
+        measured = evaluate_map(model, pictures, torch.device("cpu"))[1]
+        found[f"map of lights, seed {seed}"] = measured.pop("map of lights")
+        found |= measured
     for name, errors in found.items():
-        print(f"{name:40s} {errors['recovery']['mean']:.2f} {errors['recovery']['median']:.2f}")
-    ours = [errors["recovery"] for name, errors in found.items() if name.startswith("map")]
+        print(f"{name:40s} {errors['mean']:.2f} {errors['median']:.2f}")
+    ours = [errors for name, errors in found.items() if name.startswith("map")]
     print("mean over seeds", *(round(statistics.fmean(each[n] for each in ours), 3) for n in ("mean", "median")))
     write_json(given.out / "results.json", {"pictures": len(pictures), "errors": found, "provenance": provenance()})
 

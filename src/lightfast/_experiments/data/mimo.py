@@ -20,6 +20,11 @@ class LitPicture(NamedTuple):
     image: Tensor
     light: Tensor
 
+    @property
+    def known(self) -> Tensor:
+        """Where the light is known, (1, H, W): the pixels that count. In MIMO the others are in the dark."""
+        return (self.light > 0).any(0, keepdim=True)
+
 
 def load_mimo(root: str | os.PathLike[str]) -> list[LitPicture]:
     """Read `NAME.png` and `NAME_light.png`, of 16 bits, in a folder and those in it; in order of their paths.
