@@ -17,18 +17,15 @@ from torch.nn import functional as F
 from lightfast.models._mean_color import about_mean_color
 from lightfast.models._spread import log_spread_layer
 
-MAPS = ("all", "bright", "edges", "dark", "top")
-"""What there are histograms of; all but the last two by default."""
-_DARK = 0.1
+_MAPS = 5
 
 
 class ChromaHistogram(nn.Module):
     """Histograms of log chroma, a U-Net on them, and the mean place under the softmax of its map.
 
     With `z` the image in log RGB about its mean color, its chroma is `(z_r - z_g, z_b - z_g)`. There are histograms
-    of pixels (`all`), of pixels weighed by the square of their brightness (`bright`) or its inverse (`dark`), or by how
-    high up they are (`top`), and of differences between neighbors, weighed by their size (`edges`); each is
-    normalized, and its square root taken. Two more maps say where each bin lies. A color between
+    of pixels, of pixels weighed by the square of their brightness, and of differences between neighbors, weighed by
+    their size; each is normalized, and its square root taken. Two more maps say where each bin lies. A color between
     bins counts for both in part, so the histograms, and the answer, are continuous.
 
     Args:
@@ -36,7 +33,6 @@ class ChromaHistogram(nn.Module):
         bins: along each axis, a multiple of 2 to the number of `channels`, less 1.
         reach: the largest chroma; what lies beyond counts at the border.
         channels: of the U-Net, from fine to coarse.
-        maps: of which there are histograms.
         dropout: share of the coarsest features that is dropped in training.
         spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
             degrees. It comes from what no offset changes.
@@ -57,7 +53,6 @@ class ChromaHistogram(nn.Module):
         bins: int = 64,
         reach: float = 1.6,
         channels: Sequence[int] = (8, 16, 32, 64),
-        maps: Sequence[str] = MAPS[:3],
         dropout: float = 0.0,
         spread: bool = False,
         constrained: bool = True,
@@ -67,14 +62,9 @@ class ChromaHistogram(nn.Module):
             raise ValueError(f"a histogram of chroma is of colors, which have 3 groups, not {offset_groups}")
         if bins % 2 ** (len(channels) - 1):
             raise ValueError(f"{bins} bins cannot be halved {len(channels) - 1} times")
-        unknown = [name for name in maps if name not in MAPS]
-        if unknown:
-            raise ValueError(f"histograms are of {', '.join(MAPS)}, not of {unknown[0]!r}")
-        self.bins, self.reach, self.maps = bins, reach, tuple(maps)
+        self.bins, self.reach = bins, reach
         self.register_buffer("centers", reach * (2 * (torch.arange(bins) + 0.5) / bins - 1), persistent=False)
-        self.down = nn.ModuleList(
-            _block(inputs, outputs) for inputs, outputs in pairwise((len(self.maps) + 2, *channels))
-        )
+        self.down = nn.ModuleList(_block(inputs, outputs) for inputs, outputs in pairwise((_MAPS, *channels)))
         finer = list(pairwise(channels))[::-1]
         self.up = nn.ModuleList(_block(coarse + fine, fine) for fine, coarse in finer)
         self.dropout = nn.Dropout2d(dropout) if dropout else nn.Identity()
@@ -105,23 +95,17 @@ class ChromaHistogram(nn.Module):
         return torch.cat([light, self.spread(torch.cat([coarse.mean((2, 3)), width], 1)).to(light.dtype)], 1)
 
     def _maps(self, z: Tensor) -> Tensor:
-        """What the U-Net sees, (N, M + 2, bins, bins), of images about their mean color."""
+        """What the U-Net sees, (N, 5, bins, bins), of images about their mean color."""
         linear = F.avg_pool2d((-z).exp(), 2)
         across, down = linear[..., 1:, 1:] - linear[..., 1:, :-1], linear[..., 1:, 1:] - linear[..., :-1, 1:]
         # Below a thousandth of the mean color a difference is noise, and has no chroma.
         differences = (across.square() + down.square() + 1e-6).sqrt()
         brightness, size = linear.mean(1).flatten(1), differences.mean(1).flatten(1)
         colors, edges = -linear.log().flatten(2), -differences.log().flatten(2)
-        up = torch.linspace(1, 0, linear.shape[2], dtype=z.dtype, device=z.device)
-        weights = {
-            "all": lambda: torch.ones_like(brightness),
-            "bright": brightness.square,
-            "dark": lambda: 1 / (brightness + _DARK),
-            "top": lambda: up[:, None].expand(linear[:, 0].shape).flatten(1),
-        }
         histograms = [
-            self._histogram(edges, size) if name == "edges" else self._histogram(colors, weights[name]())
-            for name in self.maps
+            self._histogram(colors, torch.ones_like(brightness)),
+            self._histogram(colors, brightness.square()),
+            self._histogram(edges, size),
         ]
         where = (self.centers / self.reach).to(z.dtype).expand(z.shape[0], self.bins, self.bins)
         # The square root has no gradient at 0, where most bins are. Of counts in ten thousand, since exporters to ONNX

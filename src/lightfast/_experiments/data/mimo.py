@@ -26,6 +26,11 @@ class LitPicture(NamedTuple):
         return (self.light > 0).any(0, keepdim=True)
 
 
+def is_mimo(root: Path) -> bool:
+    """Whether a folder holds pictures with the light of every pixel."""
+    return next(root.rglob("*_light.png"), None) is not None
+
+
 def load_mimo(root: str | os.PathLike[str]) -> list[LitPicture]:
     """Read `NAME.png` and `NAME_light.png`, of 16 bits, in a folder and those in it; in order of their paths.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from lightfast._experiments import names_in
 from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._experiments.data.lit_scenes import LitScenes
-from lightfast._experiments.data.mimo import load_mimo
+from lightfast._experiments.data.mimo import is_mimo, load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
 from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled
@@ -34,7 +34,7 @@ from lightfast._experiments.illuminant.evaluation import (
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, splits_of
 from lightfast._experiments.illuminant.report import evaluation_table, illuminant_report
-from lightfast._experiments.illuminant.several_lights import evaluate_map, lit_twice
+from lightfast._experiments.illuminant.several_lights import evaluate_pictures
 from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
 from lightfast._experiments.plan import scaled
 from lightfast._experiments.provenance import provenance
@@ -43,7 +43,6 @@ from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
-from lightfast._pipelines.light_map import LightMap
 from lightfast.constancy import CLASSICAL, LightPrior
 from lightfast.metrics import recovery_error, reproduction_error
 
@@ -192,16 +191,13 @@ class Illuminant(Study):
         return f"written: {self.out / name}.safetensors and {self.out / name}.json"
 
     @classmethod
-    def takes(cls, pipeline: Any) -> bool:
-        """Estimators, and maps of lights, which are measured under two."""
-        return isinstance(pipeline, Estimator | LightMap)
-
-    @classmethod
     def evaluate(
-        cls, pipeline: Estimator | LightMap, data: Path | None, size: int | None, seed: int, device: torch.device
+        cls, pipeline: Estimator, data: Path | None, size: int | None, seed: int, device: torch.device
     ) -> tuple[str, Record]:
-        if isinstance(pipeline, LightMap):
-            return evaluate_map(pipeline, lit_twice(draw_scenes(), seed) if data is None else load_mimo(data), device)
+        """As for all studies; on pictures with the light of every pixel, the error over pixels."""
+        if data is not None and is_mimo(data):
+            text, errors = evaluate_pictures(pipeline, load_mimo(data), device)
+            return text, {"errors": errors}
         # Of drawn scenes a few will do: several networks look at several views of each under every light.
         scenes = (draw_scenes(scenes=24) if data is None else load_scenes(data)).to(device)
         lights, everything = added_lights(scenes, seed=seed), torch.arange(len(scenes))
