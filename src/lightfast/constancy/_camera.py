@@ -12,6 +12,9 @@ _FEWEST = 4
 _MOST_PLACES = 1024
 _ROUNDS = 30
 _NARROWEST = 0.02
+_WIDTH = 0.06
+"""Of a light: what was best on data sets that were not trained on (`width` in results/illuminant/leave-one-set-out)."""
+
 _DEGREES = math.sqrt(3) * math.sqrt(2 / math.pi) / math.degrees(1)
 """From the mean of a reproduction angle, in degrees, to the standard deviation of each component of log chroma.
 
@@ -19,7 +22,7 @@ For small angles log chroma is `sqrt(3)` times the angle; the mean distance of a
 """
 
 
-def pull_together(lights: Tensor, spread: Tensor, width: float = 0.04) -> Tensor:
+def pull_together(lights: Tensor, spread: Tensor, width: float = _WIDTH) -> Tensor:
     """Estimates of the lights of one camera, each pulled to where all of them together say that its lights are.
 
     The same few kinds of light come back in the photographs of a camera, and lie close to a curve in log chroma. Their

@@ -221,8 +221,8 @@ class Illuminant(Study):
         """Classical estimators, and networks whose runs cover all splits.
 
         Of several seeds there is, beside their mean, an ensemble: the errors of the joint answer. Of networks that say
-        how sure they are there is also what is known of a camera: all test images of one camera together, and, where
-        the camera was trained on, the prior of its lights.
+        how sure they are there is also what is known of a camera: several or all test images of it together, and the
+        prior of its lights.
         """
         if not self.classical:
             self.classical.update(classical_estimates(self._scenes))
@@ -260,9 +260,8 @@ class Illuminant(Study):
             together, few = zip(*(self._together(answers) for answers in seeds), strict=True)
             add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
             add(f"{name}-for-camera-{_FEW}", f"{kind.title}, {_FEW} images of a camera together", few, ours=False)
-            if self.protocol == "per-camera":
-                with_prior = [self._with_prior(answers) for answers in seeds]
-                add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
+            with_prior = [self._with_prior(answers) for answers in seeds]
+            add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
         return found
 
     def _answers(self, network: str, records: Sequence[Record]) -> list[Answers]:
@@ -348,13 +347,19 @@ class Illuminant(Study):
         return together[0], together[1]
 
     def _with_prior(self, answers: Answers) -> Answers:
-        """With the prior of the lights of the training images of the split by the same camera; without added light."""
+        """With the prior of lights of the same camera; without added light.
+
+        They are the lights of the other published folds. Networks need not have been trained on these images, nor on
+        the camera: its lights are all that is known of it.
+        """
         assert answers.spread is not None
-        lights = answers.estimates[0].clone()
-        for split in self._splits.values():
-            for places in groups_by_camera(self.data.cameras, split.test):
-                own = split.train[self.data.cameras[split.train] == self.data.cameras[places[0]]]
-                prior = LightPrior(self.data.illuminants.cpu()[own])
+        lights, truth = answers.estimates[0].clone(), self.data.illuminants.cpu()
+        for own in groups_by_camera(self.data.cameras, torch.arange(len(self.data))):
+            for fold in self.data.folds[own].unique():
+                here = self.data.folds[own] == fold
+                if here.all():
+                    continue
+                prior, places = LightPrior(truth[own[~here]]), own[here]
                 lights[places] = prior(lights[places], answers.spread[places])
         return Answers(lights[None], None)
 
