@@ -15,7 +15,7 @@ class Windows(NamedTuple):
     """
 
     across: int = 5
-    part: float = 0.35
+    part: float = 0.5
     stiffness: float = 0.05
 
     def boxes(self, height: int, width: int) -> list[tuple[int, int, int, int]]:
