@@ -38,6 +38,7 @@ def test_pictures_are_read_and_measured_where_their_light_is_known(tmp_path):
     between = torch.rad2deg(torch.acos((picture.light[:, 0, 0] * picture.light[:, 0, -1]).sum()))
     assert errors["best single light, knowing the truth"] == pytest.approx(float(between) / 2, rel=0.01)
     assert errors["gray world"] >= errors["best single light, knowing the truth"] - 1e-3
+    assert errors["best plane of light, knowing the truth"] < 0.5 * errors["best single light, knowing the truth"]
     estimator = Estimator("color-statistics", options={"color-statistics": {"spread": True}})
     table, found = Illuminant.evaluate(estimator, tmp_path, None, 0, torch.device("cpu"))
     assert "a plane of light" in table

@@ -64,8 +64,18 @@ def _best_single_light(picture: LitPicture) -> Tensor:
     return best.float()[:, None, None]
 
 
+def _best_plane(picture: LitPicture) -> Tensor:
+    """The plane in log RGB of least squares, knowing the lights of all pixels."""
+    known, (height, width) = picture.known[0], picture.light.shape[1:]
+    y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    terms = torch.stack([torch.ones_like(y), y, x], 2)
+    logs = picture.light[:, known].T.clamp(min=1e-6).log()
+    return (terms @ torch.linalg.lstsq(terms[known], logs).solution).permute(2, 0, 1).exp()
+
+
 BASELINES: dict[str, Callable[[LitPicture], Tensor]] = {
     "gray world": _gray_world,
     "best single light, knowing the truth": _best_single_light,
+    "best plane of light, knowing the truth": _best_plane,
 }
 """What a plane of light has to beat."""
