@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from itertools import chain
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lightfast._response.interpreter import concrete
@@ -27,14 +29,14 @@ _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", 
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
-_ATTENTION = ("scaled_dot_product_attention", "matmul", "bmm", "einsum")
+_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
 
 _SIZED = (
     "view",
     "reshape",
     "expand",
     "unflatten",
-    "upsample",
+    "interpolate",
     "full",
     "zeros",
     "ones",
@@ -43,10 +45,10 @@ _SIZED = (
     "repeat",
     "pad",
 )
-"""What names of operations hold that take sizes, or amounts that depend on them."""
+"""What names of functions hold that take sizes, or amounts that depend on them."""
 
-_PATIENCE, _SECONDS = 4.0, 5.0
-"""How long exporting for any positions may take: so many times as for those of the example, and some seconds."""
+_PATIENCE, _SECONDS = 50.0, 5.0
+"""How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
 
@@ -70,17 +72,18 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     with quiet():
         model = deepcopy(model).train()
     args, kwargs, _ = two_images(args, kwargs)
-    fixed = False
+    fixed, program = False, None
     start = time.process_time()
-    try:
-        program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
-    except ValueError:
-        program, fixed = export(model, args, kwargs), True
-    limit = _PATIENCE * (time.process_time() - start) + _SECONDS
-    if not fixed and _writes_sizes(program.graph) and not any(operation(n) in _ATTENTION for n in program.graph.nodes):
-        # Symbolic sizes of windows and tokens take minutes, and position embeddings fix them anyway.
+    if _fixes_positions(model, args, kwargs):
+        # Symbolic sizes of windows and tokens would take minutes; those of maps take twice as long as numbers.
+        limit = _PATIENCE * (time.process_time() - start) + _SECONDS
         with suppress(ValueError), _at_most(limit, model):
             program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
+    if program is None:
+        try:
+            program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
+        except ValueError:
+            program, fixed = export(model, args, kwargs), True
     try:
         network = _pure(program, model)
     except _SharedWrite:
@@ -128,16 +131,40 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     return network
 
 
-def _writes_sizes(graph: fx.Graph) -> bool:
-    """Whether any operation has positions of the example written into it, so that it would not take others."""
+class _Recorder(TorchFunctionMode):
+    """Notices attention, and functions of torch that sizes are given to, other than that of the batch of two."""
 
-    def written(node: fx.Node) -> bool:
-        name = operation(node)
-        if name == "slice":
-            return any(isinstance(end, int) and end < 2**62 for end in node.args[3:4])
-        return any(key in name for key in _SIZED) and not name.startswith("adaptive")
+    def __init__(self) -> None:
+        super().__init__()
+        self.attends, self.sized = False, False
 
-    return any(map(written, graph.nodes))
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        self.attends = self.attends or any(key in name for key in _ATTENTION)
+        if not self.sized and any(key in name for key in _SIZED):
+            numbers = [leaf for leaf in pytree.tree_leaves((args[1:], kwargs)) if isinstance(leaf, int)]
+            self.sized = name == "pad" or any(number > 2 for number in numbers)
+        return func(*args, **(kwargs or {}))
+
+
+def _fixes_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether sizes of the example may be written into the graph of a model, which has no attention to fix them anyway.
+
+    It is run on tensors without values, which takes a small part of the time of an export.
+    """
+    mode, recorder = FakeTensorMode(allow_non_fake_inputs=True), _Recorder()
+
+    def without_values(leaf: Any) -> Any:
+        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    own = dict(chain(model.named_parameters(), model.named_buffers()))
+    with quiet(), suppress(Exception), torch.no_grad(), mode:
+        state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
+        with recorder:
+            torch.func.functional_call(model, state, own_args, own_kwargs)
+    return recorder.sized and not recorder.attends
 
 
 def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

@@ -159,7 +159,7 @@ def _monai() -> dict[str, Network]:
     stages: dict[str, Any] = {"channels": (8, 16, 32), "strides": (2, 2)}
     settings: dict[str, dict[str, Any]] = {
         "AttentionUnet": {**image, **stages},
-        "AutoEncoder": {**image, **stages},
+        "AutoEncoder": {**image, "channels": (8, 16, 32), "strides": (2, 2, 2)},
         "BasicUNet": image,
         "BasicUnetPlusPlus": image,
         "Classifier": {"in_shape": (3, 64, 64), "classes": 10, **stages},
@@ -179,7 +179,6 @@ def _monai() -> dict[str, Network]:
         "SwinUNETR": image,
         "UNETR": {**image, "img_size": 64},
         "UNet": {**image, **stages},
-        "VNet": {**image, "dropout_dim": 2},
         "ViT": {**plane, "img_size": 64, "patch_size": 16, "classification": True},
     }
 

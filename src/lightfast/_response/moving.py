@@ -19,7 +19,7 @@ _MOVING = (
     "pixel_unshuffle im2col col2im unfold"
 )
 rule(*_MOVING.split())(partial(joint, data=["self"]))
-rule("cat", "stack")(partial(joint, data=["tensors"]))
+rule("stack")(partial(joint, data=["tensors"]))
 rule("slice_scatter", "select_scatter")(partial(joint, data=["self", "src"]))
 rule("index_add", "index_copy")(partial(joint, data=["self", "source"], sums=True))
 rule("index_put")(partial(joint, data=["self", "values"], sums=True))
@@ -31,6 +31,22 @@ def _rearrange(call: Call) -> Response:
     """Operations that only exchange axes or turn them around: axes of size 1 can stay so."""
     rows = call.response("self").moving
     return Response(call.shapes, torch.stack([call.run(lambda _, __, row=row: row) for row in rows]))
+
+
+@rule("cat")
+def _join(call: Call) -> Response:
+    """Values one after the other along an axis: the other axes can stay of size 1 where they are so in all of them."""
+    parts, rank = call["tensors"], len(call.shapes)
+    if any(len(part.shape) != rank for part in parts):
+        return joint(call, ["tensors"])
+    dim = call["dim"] % rank
+    maps = [align(part, rank, call.space) for part in parts]
+    sizes = [max(map.shape[axis] for map in maps) for axis in range(rank + 1)]
+    rows = []
+    for part, map in zip(parts, maps, strict=True):
+        sizes[dim + 1] = part.shape[dim]
+        rows.append(map.expand(sizes))
+    return call.wrap(torch.cat(rows, dim + 1))
 
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")

@@ -102,6 +102,7 @@ class FineTuning(Study):
         "The conventional classifier: a folder, or a packaged model. By default, the packaged ResNet-20 for CIFAR-10, "
         "and one that is trained first for other pictures.",
     )
+    held_out: bool = option(False, "Test on a tenth of the training images instead, which are not trained on: to choose.")
 
     help = (
         "Fine-tune a trained conventional network in several ways, and count errors under all lights after each epoch."
@@ -135,7 +136,8 @@ class FineTuning(Study):
 
     @classmethod
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> Pictures:
-        return drawn_pictures(train=1024, test=512) if data is None else load_pictures(data, options["size"])
+        pictures = drawn_pictures(train=1024, test=512) if data is None else load_pictures(data, options["size"])
+        return pictures.held_out() if options["held_out"] else pictures
 
     def __post_init__(self) -> None:
         """Images and labels on the device."""
