@@ -81,9 +81,9 @@ def head_widths(graph: fx.Graph) -> dict[fx.Node, int]:
 def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """The nodes to leave as they are, on centered inputs.
 
-    Where two values that both depend on the input are multiplied, neither can carry a response: a product of two values
-    that move does not move by a constant. So what serves the product alone (queries, keys and values; a gate) is computed
-    from the centered map, in plain layers: from the last of them on, or from the last value that both branches share.
+    Where two values that both depend on the input are multiplied, neither can carry a response: a product of two
+    values that move does not move by a constant. So what serves the product alone (queries, keys and values; a gate) is
+    computed from the centered map, in plain layers: from the last of them on, or from the last value that both share.
     """
     varying = varying_nodes(graph)
     parents = _dominators(graph, varying)

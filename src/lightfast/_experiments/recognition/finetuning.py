@@ -102,7 +102,9 @@ class FineTuning(Study):
         "The conventional classifier: a folder, or a packaged model. By default, the packaged ResNet-20 for CIFAR-10, "
         "and one that is trained first for other pictures.",
     )
-    held_out: bool = option(False, "Test on a tenth of the training images instead, which are not trained on: to choose.")
+    held_out: bool = option(
+        False, "Test on a tenth of the training images instead, which are not trained on: to choose."
+    )
 
     help = (
         "Fine-tune a trained conventional network in several ways, and count errors under all lights after each epoch."
