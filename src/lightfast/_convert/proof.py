@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from lightfast import nn as lf
 from lightfast._certify import Certificate, Output, expected_groups
-from lightfast._convert.blocks import Center, GroupScores, Pool, ProjectedWeight, Shift
+from lightfast._convert.blocks import ZERO_PADDED, Center, GroupScores, Pool, ProjectedWeight, Shift
 from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
 from lightfast._groups import Groups, GroupSpec, resolve
@@ -130,6 +130,8 @@ def _called(module: nn.Module, arguments: list[Any], recorded: Any, space: Space
         shapes = shapes_of(recorded)
         return [*map(Response, shapes)] if isinstance(shapes, list) else Response(shapes)
     shape = shapes_of(recorded)
+    if isinstance(module, tuple(ZERO_PADDED.values())):
+        raise Unproved
     if isinstance(module, Constrained):
         return _constrained(module, value, shape, space)
     layout = layout_of(value, space)
