@@ -126,6 +126,7 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _undo_decompositions(network.graph)
     _keep_random_modules(network, model)
     _make_pure(network.graph)
+    _transpose_after_layers(network.graph)
     _follow_type(network, model)
     network.graph.eliminate_dead_code()
     return network
@@ -342,6 +343,27 @@ def _undo_decompositions(graph: fx.Graph) -> None:
                 for writer in list(user.users):
                     graph.erase_node(writer)
             graph.erase_node(user)
+
+
+def _transpose_after_layers(graph: fx.Graph) -> None:
+    """Exchange axes after a linear layer instead of before it, where its features stay the last: on rows in order it is
+    one product of matrices. Attention of torch exchanges tokens and images first."""
+    for node in list(graph.nodes):
+        before = node.args[0] if operation(node) == "linear" else None
+        if not isinstance(before, fx.Node) or operation(before) != "transpose" or len(before.users) > 1:
+            continue
+        value, first, second = before.args
+        assert isinstance(value, fx.Node)
+        rank = value.meta["val"].dim()
+        if rank - 1 in (first % rank, second % rank):  # pyright: ignore[reportOperatorIssue]
+            continue
+        node.args = (value, *node.args[1:])
+        with graph.inserting_after(node):
+            after = graph.call_function(before.target, (node, first, second))
+        after.meta = dict(node.meta)
+        node.replace_all_uses_with(after, delete_user_cb=lambda user, after=after: user is not after)
+        node.meta = {**node.meta, "val": node.meta["val"].transpose(first, second)}
+        graph.erase_node(before)
 
 
 def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:

@@ -24,6 +24,7 @@ from lightfast.nn._adapter import Adapted
 
 __all__ = ["lift"]
 
+
 class _Lifted(NamedTuple):
     """`z + G (o_1 + o_2 + ...)`."""
 
