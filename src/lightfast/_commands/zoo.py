@@ -60,9 +60,10 @@ def zoo(
             # Those that were given up may go on if they have longer now.
             known = {row["name"] for row in record["networks"] if row["converts"] or row["limit"] >= limit}
             chosen = [name for name in chosen if name not in known]
-            tried, works = tried + len(known), works + sum(row["converts"] for row in record["networks"])
+            tried += sum(row["built"] for row in record["networks"] if row["name"] in known)
+            works += sum(row["converts"] for row in record["networks"])
         for row in sweep(source, chosen, limit, memory, processes):
-            tried, works = tried + 1, works + row.converts
+            tried, works = tried + row.built, works + row.converts
             says = f"{row.constrained} of {row.layers} layers constrained" if row.converts else f"no: {row.reason}"
             typer.echo(f"{source} {row.name}: {says}, {row.seconds:.1f} s")
             if out is not None and record is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from lightfast._atomic import write_json, write_whole
 from lightfast._convert.sweep import Row
+from lightfast._version import __version__
 
 Record = dict[str, Any]
 """`library`, `versions`, `source`: the commit, the command and the machine; and `networks`: the rows of networks as
@@ -31,14 +32,14 @@ ROUNDING = 1e-6
 
 def versions(library: str) -> dict[str, str]:
     """The versions that a sweep depends on."""
-    names = (library.partition(":")[0].partition(".")[0], "torch", "lightfast")
+    names = (library.partition(":")[0].partition(".")[0], "torch")
     found = {}
     for name in dict.fromkeys(names):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found | {"python": platform.python_version()}
+    return found | {"lightfast": __version__, "python": platform.python_version()}
 
 
 def read(folder: Path, library: str, source: Mapping[str, Any]) -> Record:
@@ -75,7 +76,7 @@ def summary(folder: Path) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---|---|---|",
     ]
     for record in records:
-        rows = record["networks"]
+        rows = [row for row in record["networks"] if row["built"]]
         works = [row for row in rows if row["converts"]]
         measured = [row for row in works if row["error"] is not None]
         ratios = [row["seconds"] / row["export_seconds"] for row in works if row["export_seconds"]]

@@ -47,7 +47,7 @@ _SIZED = (
 )
 """What names of functions hold that take sizes, or amounts that depend on them."""
 
-_PATIENCE, _SECONDS = 50.0, 5.0
+_PATIENCE, _SECONDS = 10.0, 3.0
 """How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
@@ -127,6 +127,7 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _keep_random_modules(network, model)
     _make_pure(network.graph)
     _transpose_after_layers(network.graph)
+    _images_first(network.graph)
     _follow_type(network, model)
     network.graph.eliminate_dead_code()
     return network
@@ -346,8 +347,10 @@ def _undo_decompositions(graph: fx.Graph) -> None:
 
 
 def _transpose_after_layers(graph: fx.Graph) -> None:
-    """Exchange axes after a linear layer instead of before it, where its features stay the last: on rows in order it is
-    one product of matrices. Attention of torch exchanges tokens and images first."""
+    """Exchange axes after a linear layer instead of before it, where its features stay the last.
+
+    On rows in order it is one product of matrices. Attention of torch exchanges tokens and images first.
+    """
     for node in list(graph.nodes):
         before = node.args[0] if operation(node) == "linear" else None
         if not isinstance(before, fx.Node) or operation(before) != "transpose" or len(before.users) > 1:
@@ -364,6 +367,40 @@ def _transpose_after_layers(graph: fx.Graph) -> None:
         node.replace_all_uses_with(after, delete_user_cb=lambda user, after=after: user is not after)
         node.meta = {**node.meta, "val": node.meta["val"].transpose(first, second)}
         graph.erase_node(before)
+
+
+def _images_first(graph: fx.Graph) -> None:
+    """Put images before tokens again before the last layer of torch's attention instead of after it.
+
+    It is applied to rows (tokens · images, features), which are then taken apart and exchanged. On (images, tokens,
+    features) it has its input where a conversion can tell images from tokens.
+    """
+    for node in list(graph.nodes):
+        rows = node.args[0] if operation(node) == "linear" else None
+        apart = next(iter(node.users), None)
+        exchanged = next(iter(apart.users), None) if apart is not None else None
+        if not isinstance(rows, fx.Node) or apart is None or exchanged is None:
+            continue
+        alone = len(node.users) == 1 and len(apart.users) == 1
+        views = operation(rows) in ("view", "reshape") and operation(apart) in ("view", "reshape")
+        if not alone or not views or operation(exchanged) != "transpose" or sorted(exchanged.args[1:]) != [0, 1]:
+            continue
+        shape, features = apart.meta["val"].shape, rows.meta["val"].shape[-1]
+        if len(shape) != 3 or shape[-1] != node.meta["val"].shape[-1] or rows.meta["val"].dim() != 2:
+            continue
+        sizes: Any = apart.args[1]
+        with graph.inserting_before(exchanged):
+            tokens = graph.call_function(apart.target, (rows, [*sizes[:-1], features]))
+            tokens.meta = {**apart.meta, "val": rows.meta["val"].reshape(*shape[:-1], features)}
+            images = graph.call_function(torch.ops.aten.transpose.int, (tokens, 0, 1))
+            images.meta = {**apart.meta, "val": tokens.meta["val"].transpose(0, 1)}
+            inputs = graph.call_function(torch.ops.aten.contiguous.default, (images,))
+            inputs.meta = dict(images.meta)
+            layer = graph.call_function(node.target, (inputs, *node.args[1:]), node.kwargs)
+            layer.meta = {**node.meta, "val": exchanged.meta["val"]}
+        exchanged.replace_all_uses_with(layer)
+        for old in (exchanged, apart, node):
+            graph.erase_node(old)
 
 
 def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:

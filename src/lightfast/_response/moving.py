@@ -60,7 +60,37 @@ def _reshape(call: Call) -> Response:
     value = call.response("self")
     if "dtype" in call.arguments:
         raise NoResponse("reading of {value} as numbers of another type", CENTER)
-    return call.wrap(full(value).reshape(-1, *call.shapes))
+    # Runs of axes that are taken apart or together by themselves; those along which nothing varies can stay of size 1.
+    sizes, shape = [1] * len(value.shape), [1] * len(call.shapes)
+    for before, after in _runs(value.shape, call.shapes):
+        if any(value.moving.shape[axis + 1] > 1 for axis in before):
+            for axis in before:
+                sizes[axis] = value.shape[axis]
+            for axis in after:
+                shape[axis] = call.shapes[axis]
+    return call.wrap(value.moving.expand(-1, *sizes).reshape(-1, *shape))
+
+
+def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[range, range]]:
+    """Axes of two shapes of one tensor, in runs that have the same number of elements.
+
+    >>> _runs((2, 6, 5), (2, 2, 3, 5))
+    [(range(0, 1), range(0, 1)), (range(1, 2), range(1, 3)), (range(2, 3), range(3, 4))]
+    """
+    runs, i, j = [], 0, 0
+    while i < len(before) or j < len(after):
+        first, second = i, j
+        here, there = 1, 1
+        while here != there or first == i or second == j:
+            if (here <= there and first < len(before)) or second == len(after):
+                if first == len(before):
+                    break
+                here, first = here * before[first], first + 1
+            else:
+                there, second = there * after[second], second + 1
+        runs.append((range(i, first), range(j, second)))
+        i, j = first, second
+    return runs
 
 
 @rule("_to_copy", "to", "copy", "expand_as")

@@ -118,8 +118,9 @@ class FineTuning(Study):
             FineTuningPlan(
                 "usual",
                 "a short fine-tuning with a cosine schedule",
-                Recipe(3910, lr=0.02, **_RECIPE),
+                Recipe(3910, lr=0.05, **_RECIPE),
                 Augmentation(crop=4),
+                distill=0.5,
             ),
             FineTuningPlan(
                 "demo",
