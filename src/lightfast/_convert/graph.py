@@ -69,21 +69,25 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-    with quiet():
-        model = deepcopy(model).train()
+
+    def copied() -> nn.Module:
+        # Some networks keep tensors between calls, which after an export are without values.
+        with quiet():
+            return deepcopy(model).train()
+
     args, kwargs, _ = two_images(args, kwargs)
     fixed, program = False, None
     start = time.process_time()
-    if _fixes_positions(model, args, kwargs):
+    if _fixes_positions(copied(), args, kwargs):
         # Symbolic sizes of windows and tokens would take minutes; those of maps take twice as long as numbers.
-        limit = _PATIENCE * (time.process_time() - start) + _SECONDS
-        with suppress(ValueError), _at_most(limit, model):
-            program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
+        limit, own = _PATIENCE * (time.process_time() - start) + _SECONDS, copied()
+        with suppress(ValueError), _at_most(limit, own):
+            program = export(own, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
     if program is None:
         try:
-            program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
+            program = export(copied(), args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
         except ValueError:
-            program, fixed = export(model, args, kwargs), True
+            program, fixed = export(copied(), args, kwargs), True
     try:
         network = _pure(program, model)
     except _SharedWrite:
