@@ -8,6 +8,7 @@ raw files, are linear in light.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +68,10 @@ def read_photo(path: str | os.PathLike[str]) -> Photo | RawPhoto:
         raise type(error)(f"{path}: {error}") from error
     except Exception as error:
         # Damaged files raise whatever their decoder stumbles over: OSError, ValueError, struct.error, KeyError.
+        # Where Pillow knows no name, it says where in memory the content lies.
+        what = re.sub(r" <_io\.BytesIO.*?>", "", str(error))
         raise PhotoError(
-            f"{path} cannot be read as a photograph ({error}): it is damaged, or something else"
+            f"{path} cannot be read as a photograph ({what}): it is damaged, or something else"
         ) from error
 
 
