@@ -39,10 +39,11 @@ class CastReader(Pipeline):
     how far it is from the truth in the mean; the last the logarithm of how likely it is that there is one, over how
     likely it is that there is none, where both are seen equally often.
 
-    The network sees histograms of log chroma, not relative to any color: of all pixels, of the brightest 3 % and 20 %,
-    of dark ones, and of differences between neighbors. Bins are narrow near gray, by `asinh`.
+    The network sees the picture itself, and histograms of log chroma, not relative to any color: of all pixels, of the
+    brightest 3 % and 20 %, of dark ones, and of differences between neighbors. Bins are narrow near gray, by `asinh`.
 
     Args:
+        size: of the square to which pictures are averaged.
         bins: along each axis of the histograms.
         doubt: the last number of pictures that are left as they are, and of those that are changed in full; between
             the two, in part. Fitted to pictures that were not trained on.
@@ -55,10 +56,12 @@ class CastReader(Pipeline):
     output_name = "cast"
     dynamic_size = True
 
-    def __init__(self, *, bins: int = 32, doubt: Sequence[float] = (1.0, 2.0), believed: float = 0.5) -> None:
+    def __init__(
+        self, *, size: int = 32, bins: int = 32, doubt: Sequence[float] = (1.0, 2.0), believed: float = 0.5
+    ) -> None:
         super().__init__()
         self.doubt, self.believed = tuple(doubt), believed
-        self.encoding = SceneEncoding("log", 64)
+        self.encoding = SceneEncoding("log", size)
         self.network = _Reader(bins)
 
     def forward(self, linear_images: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class _Reader(nn.Module):
         self,
         bins: int,
         histograms: Sequence[int] = (16, 24, 32, 32),
-        picture: Sequence[int] = (16, 32, 64, 96),
+        picture: Sequence[int] = (16, 32, 64),
         hidden: int = 96,
     ) -> None:
         super().__init__()

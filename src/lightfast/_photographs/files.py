@@ -70,9 +70,7 @@ def read_photo(path: str | os.PathLike[str]) -> Photo | RawPhoto:
         # Damaged files raise whatever their decoder stumbles over: OSError, ValueError, struct.error, KeyError.
         # Where Pillow knows no name, it says where in memory the content lies.
         what = re.sub(r" <_io\.BytesIO.*?>", "", str(error))
-        raise PhotoError(
-            f"{path} cannot be read as a photograph ({what}): it is damaged, or something else"
-        ) from error
+        raise PhotoError(f"{path} cannot be read as a photograph ({what}): it is damaged, or something else") from error
 
 
 def write_photo(photo: Photo, path: str | os.PathLike[str]) -> None:

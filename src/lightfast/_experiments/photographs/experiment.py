@@ -48,17 +48,17 @@ class Method:
 
 
 _RECIPE = Recipe(
-    3500,
-    batch_size=512,
+    2400,
+    batch_size=128,
     optimizer="adamw",
     lr=0.002,
     weight_decay=0.02,
     schedule="cosine",
-    warmup=200,
-    ema=0.998,
+    warmup=120,
+    ema=0.995,
     clip=1.0,
-    log_every=250,
-    checkpoint_every=1000,
+    log_every=100,
+    checkpoint_every=400,
 )
 # Of pictures that are right, how many may be changed in part, and in full.
 _MAY_CHANGE = (0.02, 0.01)
@@ -139,7 +139,7 @@ class Photographs(Study):
         reader = CastReader()
         kept = self.data.subset(torch.where(~self._held_out)[0])
         reader.about = {"data": self.data.name, "cameras": list(self.data.camera_names), "plan": self.plan.to_dict()}
-        return Training(reader, CastTask(kept), self.plan.recipe)
+        return Training(reader, CastTask(kept, reader.encoding), self.plan.recipe)
 
     def run(self) -> list[Record]:
         """Measure what is not measured yet."""

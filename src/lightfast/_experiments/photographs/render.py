@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lightfast.color import linear_to_srgb, srgb_to_linear
 
-__all__ = ["CASTS", "Renders", "coarsened", "linear_of", "render", "unrendered"]
+__all__ = ["CASTS", "Renders", "linear_of", "render", "unrendered"]
 
 CASTS = (0.0, 2.0, 5.0, 10.0, 20.0)
 """How wrong a camera's white balance is, in degrees between what should be gray and gray; 0 for right."""
@@ -131,14 +131,6 @@ def _jpeg(pictures: Tensor, quality: int = 92) -> Tensor:
         Image.fromarray(np.ascontiguousarray(picture)).save(file, "JPEG", quality=quality)
         coded.append(np.asarray(Image.open(file)))
     return torch.from_numpy(np.stack(coded)).permute(0, 3, 1, 2).float() / 255
-
-
-def coarsened(pictures: Tensor) -> Tensor:
-    """Most of what JPEG does to small pictures (N, 3, H, W), on any device: color of half the size, and rounding."""
-    brightness = (pictures * pictures.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
-    color = F.avg_pool2d(pictures - brightness, 2, ceil_mode=True, count_include_pad=False)
-    color = F.interpolate(color, pictures.shape[2:], mode="bilinear", align_corners=False)
-    return (255 * (brightness + color)).round().clamp(0, 255) / 255
 
 
 def linear_of(pictures: Tensor, saturated: float = 0.99) -> Tensor:

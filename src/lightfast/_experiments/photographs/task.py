@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast._experiments.data.lit_scenes import LitScenes
-from lightfast._experiments.photographs.render import coarsened, linear_of, render
+from lightfast._experiments.photographs.render import linear_of, render
 from lightfast._photographs.cast import CastReader, log_chroma
 from lightfast._pipelines.estimator import SceneEncoding
 
@@ -35,39 +35,32 @@ class CastTask:
 
     Args:
         scenes: to render.
+        encoding: what the network sees of a picture.
     """
 
-    def __init__(self, scenes: LitScenes) -> None:
-        self.images, self.illuminants = scenes.images, scenes.illuminants
+    def __init__(self, scenes: LitScenes, encoding: SceneEncoding) -> None:
+        self.images, self.illuminants, self.encoding = scenes.images, scenes.illuminants, encoding
         self.samples = len(scenes)
-        self.encoding = SceneEncoding("log", 64)
 
     def to(self, device: torch.device) -> None:
         self.images, self.illuminants = self.images.to(device), self.illuminants.to(device)
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Pictures (B, 3, 64, 64) as estimators see them, their casts in log chroma (B, 2), and in degrees (B,).
+        """Pictures (B, 3, S, S) as the network sees them, their casts in log chroma (B, 2), and in degrees (B,).
 
-        Half of them are right or nearly so. Every other batch is of parts of scenes, and every other one has coarse
-        color.
+        Half of them are right or nearly so, half show a part of the scene, half are mirrored.
         """
         images = self.images[indices]
-        crop, coarse, share, down, across = torch.rand(5, generator=generator, device=generator.device).tolist()
-        if crop < 0.5:
-            images = _part(images, 0.4 + 0.6 * share, down, across)
-        chance = torch.rand(3, len(images), generator=generator, device=generator.device)
-        wrong, size, mirrored = chance.to(images.device)
+        chance = torch.rand(6, len(images), generator=generator, device=generator.device).to(images.device)
+        wrong, size, mirrored, share, down, across = chance
+        share = (1.5 - share).clamp(max=1)
+        top, left = (first * (1 - share) * side for first, side in zip((down, across), images.shape[2:], strict=True))
+        boxes = torch.stack([top, top + share * images.shape[2], left, left + share * images.shape[3]], 1)
         off = _WRONG[0] + size * (_WRONG[1] - _WRONG[0])
         cast = torch.where(wrong < 0.5, (_RIGHT * (2 * size - 1)).clamp(min=0), off)
-        renders = render(
-            images,
-            self.illuminants[indices],
-            cast,
-            generator,
-            right=False,
-            compress=coarsened if coarse < 0.5 else _rounded,
-        )
+        scenes = self.encoding.reduce(images, boxes=boxes)
+        renders = render(scenes, self.illuminants[indices], cast, generator, right=False, compress=_rounded)
         pictures = self.encoding.reduce(linear_of(renders.pictures))
         pictures = torch.where(mirrored[:, None, None, None] < 0.5, pictures, pictures.flip(3))
         return pictures, log_chroma(renders.gray).float(), cast
@@ -82,12 +75,6 @@ class CastTask:
         weight = torch.where(cast > _RIGHT, cast * (2 / sum(_WRONG)), 1.0)
         told = F.binary_cross_entropy_with_logits(answer[:, 3], wrong, weight)
         return 2 * told + unlikely, {"told": told.detach()}
-
-
-def _part(images: Tensor, share: float, down: float, across: float) -> Tensor:
-    height, width = (max(16, int(share * side)) for side in images.shape[2:])
-    top, left = int(down * (images.shape[2] - height)), int(across * (images.shape[3] - width))
-    return images[:, :, top : top + height, left : left + width].contiguous()
 
 
 def _rounded(pictures: Tensor) -> Tensor:
@@ -109,7 +96,7 @@ def fit_reader(
         rounds: how many times each scene is rendered.
         estimates: how many pictures to ask the estimator about.
     """
-    task, generator = CastTask(scenes), torch.Generator().manual_seed(1)
+    task, generator = CastTask(scenes, reader.encoding), torch.Generator().manual_seed(1)
     task.to(next(reader.parameters()).device)
     places = torch.arange(len(scenes)).repeat(rounds)
     pictures, chroma, cast = (
