@@ -48,17 +48,17 @@ class Method:
 
 
 _RECIPE = Recipe(
-    2400,
+    1500,
     batch_size=128,
     optimizer="adamw",
     lr=0.002,
     weight_decay=0.02,
     schedule="cosine",
     warmup=120,
-    ema=0.995,
+    ema=0.99,
     clip=1.0,
     log_every=100,
-    checkpoint_every=400,
+    checkpoint_every=300,
 )
 # Of pictures that are right, how many may be changed in part, and in full.
 _MAY_CHANGE = (0.02, 0.01)
@@ -120,7 +120,7 @@ class Photographs(Study):
 
     @cached_property
     def _held_out(self) -> Tensor:
-        return held_out(self.data.to(self.device))
+        return held_out(self.data)
 
     def _chosen(self) -> Tensor:
         """Numbers of the scenes that are rendered."""
