@@ -259,7 +259,11 @@ class Illuminant(Study):
             together, few = zip(*(self._together(answers) for answers in seeds), strict=True)
             add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
             add(f"{name}-for-camera-{_FEW}", f"{kind.title}, {_FEW} images of a camera together", few, ours=False)
-            known = [Answers(with_prior(self.data, each.estimates[0], each.spread)[None], None) for each in seeds]
+            known = [
+                Answers(with_prior(self.data, each.estimates[0], each.spread)[None], None)
+                for each in seeds
+                if each.spread is not None
+            ]
             add(f"{name}-prior", f"{kind.title}, with a prior of the camera", known, ours=False)
         return found
 
