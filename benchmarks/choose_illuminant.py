@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightfast._atomic import write_json
 from lightfast._commands.options import choose_device
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.scene_folder import load_scenes
@@ -31,6 +32,7 @@ from lightfast._experiments.illuminant.evaluation import added_lights, estimates
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import held_out_scenes, splits_of
 from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
+from lightfast._experiments.provenance import provenance
 from lightfast.metrics import recovery_error, reproduction_error, summary
 
 
@@ -108,7 +110,7 @@ def main() -> None:
         by_part = "  ".join(f"{part['mean']:.3f} {part['median']:.3f}" for part in apart.values())
         both = f"{measured['recovery']['mean']:.3f} {measured['recovery']['median']:.3f}"
         print(f"{name:32s} {both}  of each part: {by_part}", flush=True)
-    given.out.write_text(json.dumps(records, indent=1) + "\n")
+    write_json(given.out, {**records, "provenance": provenance()})
 
 
 if __name__ == "__main__":

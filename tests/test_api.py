@@ -15,7 +15,7 @@ import lightfast as lf
 
 PUBLIC = {
     "lightfast": """
-        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter LightMap Photo
+        Balanced Certificate Classifier Conversion Estimator Filled Groups Inpainter Photo
         assert_equivariant attach_projection balance balance_series center_mask certify color constancy convert
         equivariance_error export fields fill functional fuse light load metrics models nn page pretrained project_
         save wrap
@@ -52,7 +52,7 @@ PUBLIC = {
     """,
     "lightfast.constancy": """
         CLASSICAL LightPrior NeutralTask QuasiUnsupervised balance_gains correct gray_edge gray_world max_rgb
-        principal_color pull_to_curve shades_of_gray white_patch
+        principal_color pull_together shades_of_gray white_patch
     """,
 }
 
@@ -100,7 +100,6 @@ SIGNATURES = {
         "(network='context-encoder', *, offset_groups=3, color='log', softness=0.02, floor=True, "
         "constrained=True, field=0, options=None)"
     ),
-    "LightMap": "(*, size=64, softness=0.01, options=None)",
     "Groups": "(assignment, count=None)",
     "Photo": "(pixels, kind='PNG', linear=False, alpha=None, orientation=1, kept=<factory>, note='')",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,18 +48,23 @@ def test_command_writes_record_and_table_and_goes_on(tmp_path: Path) -> None:
     assert "1 of 2 networks convert" in said
     record = json.loads((tmp_path / "tests.zoo.library.NETWORKS.json").read_text())
     assert [row["name"] for row in record["networks"]] == ["good", "draws"]
+    assert {"command", "commit", "machine"} == set(record["source"])
     assert {"torch", "python"} <= set(record["versions"]) and all("date" in row for row in record["networks"])
     assert f"| {LIBRARY} | 2 | 1 | 1 of 1 | 1 of 1 |" in (tmp_path / "table.md").read_text()
     table = (tmp_path / "tests.zoo.library.NETWORKS.md").read_text()
     assert table == coverage.table(record) and "| good | yes | invariant | 2 of 2 |" in table
 
 
-def test_records_of_other_versions_are_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = coverage.read(tmp_path, "torch")
+def test_records_of_other_versions_and_commits_are_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source: dict[str, Any] = {"commit": "abc", "command": "lightfast zoo", "machine": {}}
+    record = coverage.read(tmp_path, "torch", source)
     coverage.add(tmp_path, record, Row("one"), ["one"])
-    assert [row["name"] for row in coverage.read(tmp_path, "torch")["networks"]] == ["one"]
+    assert [row["name"] for row in coverage.read(tmp_path, "torch", source)["networks"]] == ["one"]
+    assert coverage.read(tmp_path, "torch", source | {"commit": "def"})["networks"] == []
     monkeypatch.setattr(coverage, "versions", lambda library: {"torch": "another"})
-    assert coverage.read(tmp_path, "torch")["networks"] == []
+    assert coverage.read(tmp_path, "torch", source)["networks"] == []
 
 
 def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

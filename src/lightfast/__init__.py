@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lightfast._pipelines.estimator import Estimator
     from lightfast._pipelines.export import export
     from lightfast._pipelines.inpainter import Inpainter, center_mask
-    from lightfast._pipelines.light_map import LightMap
     from lightfast._pipelines.load import load, pretrained
     from lightfast._pipelines.network import save
     from lightfast._project import attach_projection, project_
@@ -38,7 +37,6 @@ __all__ = [
     "Filled",
     "Groups",
     "Inpainter",
-    "LightMap",
     "Photo",
     "assert_equivariant",
     "attach_projection",
@@ -83,7 +81,6 @@ _HOMES = {
     "_pipelines.estimator": ("Estimator",),
     "_pipelines.export": ("export",),
     "_pipelines.inpainter": ("Inpainter", "center_mask"),
-    "_pipelines.light_map": ("LightMap",),
     "_pipelines.load": ("load", "pretrained"),
     "_pipelines.network": ("save",),
     "_project": ("attach_projection", "project_"),

@@ -107,17 +107,24 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **op
             ) from error
 
 
+_TALKATIVE = ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
+"""Modules of torch that log what they could not find out about shapes."""
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Warnings and logs of exporting are about torch's own insides, and failures are reported as errors anyway."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
+    loggers = [logging.getLogger(f"torch.{name}") for name in _TALKATIVE]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.disabled = before
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
 def two_images(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], int]:

@@ -290,9 +290,14 @@ def _project_blocks(
     """The general case, on weights as (conv group, output, input, tap): sums by group and phase through an index."""
     convs, outputs, inputs, _ = blocks.shape
     device, dtype = blocks.device, blocks.dtype
-    phases = torch.tensor(phase, device=device)
-    shares = torch.tensor(share, device=device, dtype=dtype)
-    taps = torch.tensor([phase.count(p) for p in range(len(share))], device=device, dtype=dtype)
+    if len(share) == 1:
+        # Made on the device: nothing may be copied to it while a CUDA graph is captured.
+        phases = torch.zeros(len(phase), device=device, dtype=torch.int64)
+        shares, taps = (torch.full((1,), number, device=device, dtype=dtype) for number in (share[0], len(phase)))
+    else:
+        phases = torch.tensor(phase, device=device)
+        shares = torch.tensor(share, device=device, dtype=dtype)
+        taps = torch.tensor([phase.count(p) for p in range(len(share))], device=device, dtype=dtype)
     members = in_groups.matrix(device, dtype).reshape(convs, 1, inputs, -1).sum(2)
     wanted = out_groups.matrix(device, dtype).reshape(convs, outputs, -1)[..., None] * shares
 

@@ -117,7 +117,6 @@ def models(count: int, seed: int) -> Counts:
     kinds = {
         "classifier": lf.pretrained("resnet20-cifar10"),
         "estimator": lf.Estimator("cerberus+color-statistics", members=2),
-        "map of lights": lf.LightMap(options={"channels": [3, 6, 6]}),
         "spectral": SpectralClassifier(["a", "b"], [0.0] * 4, [1.0] * 4),
     }
     ended, before = Counter[str](), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

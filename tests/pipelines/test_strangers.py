@@ -86,11 +86,11 @@ def test_every_kind_of_model_is_read_again(tmp_path: Path) -> None:
     """In a process that has imported none of them."""
     from lightfast._pipelines.spectral import SpectralClassifier
 
-    lf.LightMap(options={"channels": [3, 3, 3]}).save(tmp_path / "map")
+    lf.Estimator("color-statistics").save(tmp_path / "light")
     SpectralClassifier(["a", "b"], [0.0] * 4, [1.0] * 4).save(tmp_path / "spectral")
     code = "import sys, lightfast as lf; print(*(type(lf.load(path)).__name__ for path in sys.argv[1:]))"
-    command = [sys.executable, "-c", code, tmp_path / "map", tmp_path / "spectral"]
-    assert subprocess.check_output(command, text=True).split() == ["LightMap", "SpectralClassifier"]
+    command = [sys.executable, "-c", code, tmp_path / "light", tmp_path / "spectral"]
+    assert subprocess.check_output(command, text=True).split() == ["Estimator", "SpectralClassifier"]
 
 
 FULL = """

@@ -39,6 +39,7 @@ def zoo(
     from lightfast._convert import coverage
     from lightfast._convert.libraries import LIBRARIES, networks, one_per_family
     from lightfast._convert.sweep import sweep
+    from lightfast._experiments.provenance import provenance
 
     tried, works = 0, 0
     for source in names_in(library) or list(LIBRARIES):
@@ -54,14 +55,15 @@ def zoo(
         chosen = list(found) if names or all_networks else one_per_family(found)
         if names:
             chosen = [name for name in chosen if any(fnmatchcase(name, pattern) for pattern in names_in(names))]
-        record = coverage.read(out, source) if out is not None else None
+        record = coverage.read(out, source, provenance()) if out is not None else None
         if record is not None and resume:
             # Those that were given up may go on if they have longer now.
             known = {row["name"] for row in record["networks"] if row["converts"] or row["limit"] >= limit}
             chosen = [name for name in chosen if name not in known]
-            tried, works = tried + len(known), works + sum(row["converts"] for row in record["networks"])
+            tried += sum(row["built"] for row in record["networks"] if row["name"] in known)
+            works += sum(row["converts"] for row in record["networks"])
         for row in sweep(source, chosen, limit, memory, processes):
-            tried, works = tried + 1, works + row.converts
+            tried, works = tried + row.built, works + row.converts
             says = f"{row.constrained} of {row.layers} layers constrained" if row.converts else f"no: {row.reason}"
             typer.echo(f"{source} {row.name}: {says}, {row.seconds:.1f} s")
             if out is not None and record is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import lightfast.nn as lf
 from lightfast._groups import Groups, GroupSpec
 from lightfast.functional import Scope, add_offset, center, group_pool, project_weight
 
@@ -112,6 +113,35 @@ class ProjectedWeight(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_groups}, {self.out_groups}"
+
+
+class _ZeroPadded:
+    """A convolution of a lifted map: `z` may be padded with zeros, which is padding `x` with what the light adds."""
+
+    padding: Any
+
+    def _pads(self) -> bool:
+        return False
+
+    def _apply_weight(self, x: Tensor, padding: Any) -> Tensor:
+        layer: Any = super()
+        return layer._apply_weight(x, self.padding)
+
+
+class ZeroPaddedConv1d(_ZeroPadded, lf.Conv1d):
+    __doc__ = _ZeroPadded.__doc__
+
+
+class ZeroPaddedConv2d(_ZeroPadded, lf.Conv2d):
+    __doc__ = _ZeroPadded.__doc__
+
+
+class ZeroPaddedConv3d(_ZeroPadded, lf.Conv3d):
+    __doc__ = _ZeroPadded.__doc__
+
+
+ZERO_PADDED = {lf.Conv1d: ZeroPaddedConv1d, lf.Conv2d: ZeroPaddedConv2d, lf.Conv3d: ZeroPaddedConv3d}
+"""The convolutions of lifted maps, by those of maps."""
 
 
 class Attention(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,13 +14,17 @@ from typing import Any
 
 from lightfast._atomic import write_json, write_whole
 from lightfast._convert.sweep import Row
+from lightfast._version import __version__
 
 Record = dict[str, Any]
-"""`library`, `versions`, and `networks`: the rows of networks as mappings, each with the date on which it was tried."""
+"""`library`, `versions`, `source`: the commit, the command and the machine; and `networks`: the rows of networks as
+mappings, each with the date on which it was tried. All rows of a record are of one commit."""
 
 ENOUGH = 0.6
 """The share of layers that should be constrained in every network."""
 
+EXPORTS = 3.0
+"""How many times as long as one export a conversion should take at most."""
 
 ROUNDING = 1e-6
 """Errors below this are rounding, in float64 and over hundreds of layers."""
@@ -28,24 +32,26 @@ ROUNDING = 1e-6
 
 def versions(library: str) -> dict[str, str]:
     """The versions that a sweep depends on."""
-    names = (library.partition(":")[0].partition(".")[0], "torch", "lightfast")
+    names = (library.partition(":")[0].partition(".")[0], "torch")
     found = {}
     for name in dict.fromkeys(names):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found | {"python": platform.python_version()}
+    return found | {"lightfast": __version__, "python": platform.python_version()}
 
 
-def read(folder: Path, library: str) -> Record:
-    """What is known of a library; nothing where the record is missing or of other versions."""
+def read(folder: Path, library: str, source: Mapping[str, Any]) -> Record:
+    """What is known of a library; nothing where the record is missing, of other versions, or of another commit."""
     path = folder / f"{_file_name(library)}.json"
-    new: Record = {"library": library, "versions": versions(library), "networks": []}
+    kept = {key: source[key] for key in ("commit", "command", "machine")}
+    new: Record = {"library": library, "versions": versions(library), "source": kept, "networks": []}
     if not path.exists():
         return new
     old: Record = json.loads(path.read_text(encoding="utf-8"))
-    return old if old["versions"] == new["versions"] else new
+    same = old["versions"] == new["versions"] and old.get("source", {}).get("commit") == kept["commit"]
+    return old if same else new
 
 
 def add(folder: Path, record: Record, row: Row, order: Iterable[str]) -> None:
@@ -66,11 +72,11 @@ def summary(folder: Path) -> str:
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     lines = [
         "| library | tried | convert | measured as proved | at least 60 % of layers constrained | median seconds "
-        "| median of seconds / export | versions | date |",
-        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+        "| median of seconds / export | at most 3 exports | versions | commit | date |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|---|---|",
     ]
     for record in records:
-        rows = record["networks"]
+        rows = [row for row in record["networks"] if row["built"]]
         works = [row for row in rows if row["converts"]]
         measured = [row for row in works if row["error"] is not None]
         ratios = [row["seconds"] / row["export_seconds"] for row in works if row["export_seconds"]]
@@ -83,7 +89,9 @@ def summary(folder: Path) -> str:
             f"{sum(share(row) >= ENOUGH for row in works)} of {len(works)}",
             f"{median(row['seconds'] for row in works):.1f}" if works else "",
             f"{median(ratios):.1f}" if ratios else "",
+            f"{sum(ratio <= EXPORTS for ratio in ratios)} of {len(ratios)}",
             ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
+            str(record["source"]["commit"])[:8],
             dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
         ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import lightfast.nn as lf
+from lightfast._convert.blocks import ZeroPaddedConv2d
 from lightfast._groups import Groups
 from lightfast.functional import center
 from lightfast.nn._conv import pad
@@ -71,7 +72,7 @@ class _Fitting(fx.Interpreter):
             return super().run_node(n)
         self.done.add(path)
         layer: Any = self.module.get_submodule(path)  # pyright: ignore[reportAttributeAccessIssue]
-        if path in self.wanted and type(layer) in (lf.Conv2d, lf.Linear):
+        if path in self.wanted and type(layer) in (lf.Conv2d, ZeroPaddedConv2d, lf.Linear):
             x = self.fetch_args_kwargs_from_env(n)[0][0]
             normed = len(n.users) == 1 and self._is_norm(next(iter(n.users)))
             _fit(layer, x, self.wanted[path], normed)
@@ -141,7 +142,8 @@ def _equations(layer: Any, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor | 
         return x, None
     x = center(x, layer.in_groups)
     amounts = layer._reversed_padding_repeated_twice
-    x = pad(x, amounts, layer.padding_mode) if any(amounts) else x
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    x = pad(x, amounts, mode) if any(amounts) else x
     positions = wanted.shape[2] * wanted.shape[3]
     each = max(1, min(positions, _ROWS // len(x)))
     places = torch.linspace(0, positions - 1, each, device=x.device).long()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from itertools import chain
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lightfast._response.interpreter import concrete
@@ -27,14 +29,14 @@ _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", 
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
-_ATTENTION = ("scaled_dot_product_attention", "matmul", "bmm", "einsum")
+_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
 
 _SIZED = (
     "view",
     "reshape",
     "expand",
     "unflatten",
-    "upsample",
+    "interpolate",
     "full",
     "zeros",
     "ones",
@@ -43,10 +45,10 @@ _SIZED = (
     "repeat",
     "pad",
 )
-"""What names of operations hold that take sizes, or amounts that depend on them."""
+"""What names of functions hold that take sizes, or amounts that depend on them."""
 
-_PATIENCE, _SECONDS = 4.0, 5.0
-"""How long exporting for any positions may take: so many times as for those of the example, and some seconds."""
+_PATIENCE, _SECONDS = 10.0, 3.0
+"""How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
 
@@ -67,20 +69,25 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-    with quiet():
-        model = deepcopy(model).train()
+
+    def copied() -> nn.Module:
+        # Some networks keep tensors between calls, which after an export are without values.
+        with quiet():
+            return deepcopy(model).train()
+
     args, kwargs, _ = two_images(args, kwargs)
-    fixed = False
+    fixed, program = False, None
     start = time.process_time()
-    try:
-        program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
-    except ValueError:
-        program, fixed = export(model, args, kwargs), True
-    limit = _PATIENCE * (time.process_time() - start) + _SECONDS
-    if not fixed and _writes_sizes(program.graph) and not any(operation(n) in _ATTENTION for n in program.graph.nodes):
-        # Symbolic sizes of windows and tokens take minutes, and position embeddings fix them anyway.
-        with suppress(ValueError), _at_most(limit, model):
-            program = export(model, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
+    if _fixes_positions(copied(), args, kwargs):
+        # Symbolic sizes of windows and tokens would take minutes; those of maps take twice as long as numbers.
+        limit, own = _PATIENCE * (time.process_time() - start) + _SECONDS, copied()
+        with suppress(ValueError), _at_most(limit, own):
+            program = export(own, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
+    if program is None:
+        try:
+            program = export(copied(), args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
+        except ValueError:
+            program, fixed = export(copied(), args, kwargs), True
     try:
         network = _pure(program, model)
     except _SharedWrite:
@@ -123,21 +130,47 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _undo_decompositions(network.graph)
     _keep_random_modules(network, model)
     _make_pure(network.graph)
+    _transpose_after_layers(network.graph)
+    _images_first(network.graph)
     _follow_type(network, model)
     network.graph.eliminate_dead_code()
     return network
 
 
-def _writes_sizes(graph: fx.Graph) -> bool:
-    """Whether any operation has positions of the example written into it, so that it would not take others."""
+class _Recorder(TorchFunctionMode):
+    """Notices attention, and functions of torch that sizes are given to, other than that of the batch of two."""
 
-    def written(node: fx.Node) -> bool:
-        name = operation(node)
-        if name == "slice":
-            return any(isinstance(end, int) and end < 2**62 for end in node.args[3:4])
-        return any(key in name for key in _SIZED) and not name.startswith("adaptive")
+    def __init__(self) -> None:
+        super().__init__()
+        self.attends, self.sized = False, False
 
-    return any(map(written, graph.nodes))
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        self.attends = self.attends or any(key in name for key in _ATTENTION)
+        if not self.sized and any(key in name for key in _SIZED):
+            numbers = [leaf for leaf in pytree.tree_leaves((args[1:], kwargs)) if isinstance(leaf, int)]
+            self.sized = name == "pad" or any(number > 2 for number in numbers)
+        return func(*args, **(kwargs or {}))
+
+
+def _fixes_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether sizes of the example may be written into the graph of a model, which has no attention to fix them anyway.
+
+    It is run on tensors without values, which takes a small part of the time of an export.
+    """
+    mode, recorder = FakeTensorMode(allow_non_fake_inputs=True), _Recorder()
+
+    def without_values(leaf: Any) -> Any:
+        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    own = dict(chain(model.named_parameters(), model.named_buffers()))
+    with quiet(), suppress(Exception), torch.no_grad(), mode:
+        state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
+        with recorder:
+            torch.func.functional_call(model, state, own_args, own_kwargs)
+    return recorder.sized and not recorder.attends
 
 
 def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
@@ -315,6 +348,63 @@ def _undo_decompositions(graph: fx.Graph) -> None:
                 for writer in list(user.users):
                     graph.erase_node(writer)
             graph.erase_node(user)
+
+
+def _transpose_after_layers(graph: fx.Graph) -> None:
+    """Exchange axes after a linear layer instead of before it, where its features stay the last.
+
+    On rows in order it is one product of matrices. Attention of torch exchanges tokens and images first.
+    """
+    for node in list(graph.nodes):
+        before = node.args[0] if operation(node) == "linear" else None
+        if not isinstance(before, fx.Node) or operation(before) != "transpose" or len(before.users) > 1:
+            continue
+        value, first, second = before.args
+        assert isinstance(value, fx.Node)
+        rank = value.meta["val"].dim()
+        if rank - 1 in (first % rank, second % rank):  # pyright: ignore[reportOperatorIssue]
+            continue
+        node.args = (value, *node.args[1:])
+        with graph.inserting_after(node):
+            after = graph.call_function(before.target, (node, first, second))
+        after.meta = dict(node.meta)
+        node.replace_all_uses_with(after, delete_user_cb=lambda user, after=after: user is not after)
+        node.meta = {**node.meta, "val": node.meta["val"].transpose(first, second)}
+        graph.erase_node(before)
+
+
+def _images_first(graph: fx.Graph) -> None:
+    """Put images before tokens again before the last layer of torch's attention instead of after it.
+
+    It is applied to rows (tokens · images, features), which are then taken apart and exchanged. On (images, tokens,
+    features) it has its input where a conversion can tell images from tokens.
+    """
+    for node in list(graph.nodes):
+        rows = node.args[0] if operation(node) == "linear" else None
+        apart = next(iter(node.users), None)
+        exchanged = next(iter(apart.users), None) if apart is not None else None
+        if not isinstance(rows, fx.Node) or apart is None or exchanged is None:
+            continue
+        alone = len(node.users) == 1 and len(apart.users) == 1
+        views = operation(rows) in ("view", "reshape") and operation(apart) in ("view", "reshape")
+        if not alone or not views or operation(exchanged) != "transpose" or sorted(exchanged.args[1:]) != [0, 1]:
+            continue
+        shape, features = apart.meta["val"].shape, rows.meta["val"].shape[-1]
+        if len(shape) != 3 or shape[-1] != node.meta["val"].shape[-1] or rows.meta["val"].dim() != 2:
+            continue
+        sizes: Any = apart.args[1]
+        with graph.inserting_before(exchanged):
+            tokens = graph.call_function(apart.target, (rows, [*sizes[:-1], features]))
+            tokens.meta = {**apart.meta, "val": rows.meta["val"].reshape(*shape[:-1], features)}
+            images = graph.call_function(torch.ops.aten.transpose.int, (tokens, 0, 1))
+            images.meta = {**apart.meta, "val": tokens.meta["val"].transpose(0, 1)}
+            inputs = graph.call_function(torch.ops.aten.contiguous.default, (images,))
+            inputs.meta = dict(images.meta)
+            layer = graph.call_function(node.target, (inputs, *node.args[1:]), node.kwargs)
+            layer.meta = {**node.meta, "val": exchanged.meta["val"]}
+        exchanged.replace_all_uses_with(layer)
+        for old in (exchanged, apart, node):
+            graph.erase_node(old)
 
 
 def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:

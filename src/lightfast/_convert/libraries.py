@@ -21,6 +21,10 @@ _SMALL = (
 """What names call networks that are small for their family, the smallest first."""
 
 
+_NO_IMAGES = ("Siglip2ForImageClassification",)
+"""Networks whose pixel values are a list of patches, with the places that they come from beside it."""
+
+
 @dataclass(frozen=True)
 class Network:
     """A network of a library.
@@ -104,15 +108,16 @@ def _timm() -> dict[str, Network]:
 def _torchvision() -> dict[str, Network]:
     from torchvision import models  # pyright: ignore[reportMissingImports]
 
-    def builder(name: str, kind: str) -> Build:
+    def builder(name: str, family: str, kind: str) -> Build:
         def build() -> tuple[nn.Module, Tensor]:
             create = models.get_model_builder(name)
             if kind == "detection":
                 # What comes after the features of the backbone depends on values: boxes that are kept or not.
-                return create(weights=None, weights_backbone=None).backbone, torch.zeros(1, 3, 256, 256)
+                return create(weights=None, weights_backbone=None).backbone, torch.zeros(1, 3, 320, 320)
             options = {"weights_backbone": None} if kind == "segmentation" else {}
             if kind == "video":
-                return create(weights=None), torch.zeros(1, 3, 16, 112, 112)
+                size = 112 if family == "video.resnet" else 224
+                return create(weights=None), torch.zeros(1, 3, 16, size, size)
             size = 299 if name == "inception_v3" else 224
             return create(weights=None, **options), torch.zeros(1, 3, size, size)
 
@@ -123,7 +128,7 @@ def _torchvision() -> dict[str, Network]:
         family = models.get_model_builder(name).__module__.removeprefix("torchvision.models.")
         kind = family.partition(".")[0]
         if kind not in ("quantization", "optical_flow"):
-            found[name] = Network(family, builder(name, kind))
+            found[name] = Network(family, builder(name, family, kind))
     return found
 
 
@@ -132,8 +137,10 @@ def _transformers() -> dict[str, Network]:
 
     def builder(config: Any, model: Any) -> Build:
         def build() -> tuple[nn.Module, Tensor]:
-            settings = config()
-            if hasattr(settings, "num_hidden_layers"):
+            segments = "Segmentation" in model.__name__
+            # What segments looks at layers in between.
+            settings = config(out_indices=[3, 5, 7, 11]) if segments and hasattr(config(), "out_indices") else config()
+            if hasattr(settings, "num_hidden_layers") and not segments:
                 # All layers are alike, and two show whether they convert.
                 settings.num_hidden_layers = 2
             size = getattr(settings, "image_size", None) or 224
@@ -146,7 +153,7 @@ def _transformers() -> dict[str, Network]:
     for task in (auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING):
         for config, models in task.items():
             for model in models if isinstance(models, list | tuple) else [models]:
-                if model is not None and model.main_input_name == "pixel_values":
+                if model is not None and model.main_input_name == "pixel_values" and model.__name__ not in _NO_IMAGES:
                     found[model.__name__] = Network(model.__name__, builder(config, model))
     return found
 
@@ -159,7 +166,7 @@ def _monai() -> dict[str, Network]:
     stages: dict[str, Any] = {"channels": (8, 16, 32), "strides": (2, 2)}
     settings: dict[str, dict[str, Any]] = {
         "AttentionUnet": {**image, **stages},
-        "AutoEncoder": {**image, **stages},
+        "AutoEncoder": {**image, "channels": (8, 16, 32), "strides": (2, 2, 2)},
         "BasicUNet": image,
         "BasicUnetPlusPlus": image,
         "Classifier": {"in_shape": (3, 64, 64), "classes": 10, **stages},
@@ -179,7 +186,6 @@ def _monai() -> dict[str, Network]:
         "SwinUNETR": image,
         "UNETR": {**image, "img_size": 64},
         "UNet": {**image, **stages},
-        "VNet": {**image, "dropout_dim": 2},
         "ViT": {**plane, "img_size": 64, "patch_size": 16, "classification": True},
     }
 

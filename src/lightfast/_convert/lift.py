@@ -1,9 +1,9 @@
 """A converted network on lifted maps: what the light adds is carried beside the map, and mostly never computed.
 
 Where groups are pooled over the image, an equivariant map is `x = z + G o`: an invariant map, and a number per group.
-Whatever follows offsets acts on `z` alone, since `f(z + G o) = f(z) + G o`. Norms take the group means of `z` out of
-it; activations act on `z` as they do in the conventional network, instead of centering it once more; sums add. What
-nobody asks for at the end, such as the offsets of a classifier, is not computed.
+Whatever follows offsets acts on `z` alone, since `f(z + G o) = f(z) + G o`. The group means are taken out of the input,
+once; norms and activations act on `z` as they do in the conventional network, instead of centering it once more, and
+convolutions pad it with zeros. What nobody asks for at the end, such as the offsets of a classifier, is not computed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from lightfast._convert.blocks import Center, Pool, Shift
+from lightfast._convert.blocks import ZERO_PADDED, Center, Pool, Shift
 from lightfast._convert.modules import Modules
 from lightfast._convert.proof import response_of
-from lightfast._groups import resolve
 from lightfast._response import Response, Space
 from lightfast._response.layout import Layout, layout_of
 from lightfast.nn._adapter import Adapted
 
 __all__ = ["lift"]
-
-_NORMS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-)
 
 
 class _Lifted(NamedTuple):
@@ -74,6 +68,11 @@ class _Lifting:
 
     def _visit(self, node: fx.Node) -> bool:
         """Whether the node has been taken care of."""
+        if node.op == "placeholder" and node.name in self.lit:
+            layout = self.lit[node.name]
+            self.lifted[node] = self._centered(node, self._copy(node, {}), "input", layout)
+            del self.new[node]
+            return True
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
         operand = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
         if operand is not None and isinstance(module, Adapted) and self._moves(operand):
@@ -88,18 +87,22 @@ class _Lifting:
             return self._shift(node, operand, module)
         return node.op in ("call_module", "call_function") and self._follows(node)
 
+    def _centered(self, node: fx.Node, x: fx.Node, path: str, layout: Layout) -> _Lifted:
+        """A map without its group means, and these."""
+        place = layout.groups, layout.images, layout.features
+        pool = self._call(self.modules.place(f"{path}_pool", Pool(*place)), (x,), None)
+        take = Shift(place[0], -1, *place[1:])
+        return _Lifted(self._call(self.modules.place(f"{path}_center", take), (x, pool), node), (pool,))
+
     def _adapted(self, node: fx.Node, operand: fx.Node, module: Any) -> bool:
-        is_norm = isinstance(module, _NORMS)
         if module.scope != "image" or module.pool != "mean":
             return False
-        z, offsets = self.lifted.get(operand) or _Lifted(self._node(operand), ())
-        path, features, spec = str(node.target), int(module.dim), module.offset_groups
-        if is_norm or operand not in self.lifted:
-            shape = self._shape(operand)
-            groups, dim = resolve(spec, shape[features]), features % len(shape)
-            pool = self._call(self.modules.place(f"{path}_pool", Pool(groups, 0, dim)), (z,), None)
-            take = self.modules.place(f"{path}_center", Shift(groups, -1, 0, dim))
-            z, offsets = self._call(take, (z, pool), operand), (*offsets, pool)
+        path = str(node.target)
+        if operand not in self.lifted:
+            layout = layout_of(self.values[operand], self.space)
+            assert layout is not None
+            self.lifted[operand] = self._centered(operand, self._node(operand), path, layout)
+        z, offsets = self.lifted[operand]
         self.modules.root.set_submodule(path, _plain(module))
         self.lifted[node] = _Lifted(self._call(path, (z,), node), offsets)
         return True
@@ -123,11 +126,24 @@ class _Lifting:
         one_offset = {each.offsets for each in lifted}
         if not lifted or len(lifted) < len(moving) or len(one_offset) > 1 or isinstance(self.values[node], list):
             return False
+        if node.op == "call_module":
+            self._pad_with_zeros(str(node.target))
         new = self._copy(node, {operand: self.lifted[operand].z for operand in moving})
         if self._moves(node):
             del self.new[node]
             self.lifted[node] = _Lifted(new, lifted[0].offsets)
         return True
+
+    def _pad_with_zeros(self, path: str) -> None:
+        layer: Any = self.modules.root.get_submodule(path)
+        kind = ZERO_PADDED.get(type(layer))
+        if kind is None or not layer._pads():
+            return
+        groups = layer.in_groups, layer.out_groups
+        options = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "groups")}
+        made: Any = kind(layer.in_channels, layer.out_channels, padding_mode="zeros", offset_groups=groups, **options)
+        made.weight, made.bias = layer.weight, layer.bias
+        self.modules.root.set_submodule(path, made.train(layer.training))
 
     def _copy(self, node: fx.Node, replaced: dict[fx.Node, fx.Node]) -> fx.Node:
         new = self.graph.node_copy(node, lambda operand: replaced.get(operand) or self._node(operand))

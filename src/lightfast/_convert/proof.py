@@ -9,6 +9,7 @@ rest. What holds here holds in training and in evaluation mode, since a layer's 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from operator import getitem
 from typing import Any
@@ -18,7 +19,9 @@ from torch import Tensor, fx, nn
 
 from lightfast import nn as lf
 from lightfast._certify import Certificate, Output, expected_groups
-from lightfast._convert.blocks import Center, GroupScores, Pool, ProjectedWeight, Shift
+from lightfast._convert.blocks import ZERO_PADDED, Center, GroupScores, Pool, ProjectedWeight, Shift
+from lightfast._convert.graph import operation
+from lightfast._convert.layers import LINEAR
 from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast._response import Constant, Lost, Response, Space, Value, describe
 from lightfast._response.call import leaves, map_leaves, moves
@@ -101,6 +104,9 @@ def response_of(
     step = evaluate(node, values, space)
     if step.reason is not None:
         raise Unproved
+    if operation(node) in LINEAR and (layout := layout_of(step.value, space)) is not None:
+        # Of a projected weight: without what rounding left, which many layers would multiply.
+        return layout.response(step.value.shape, space)
     return step.value
 
 
@@ -112,6 +118,9 @@ def _called(module: nn.Module, arguments: list[Any], recorded: Any, space: Space
         weight = project_weight(value.tensor, module.in_groups, module.out_groups, conv_groups=module.conv_groups)
         return Constant(weight)
     if isinstance(value, Constant):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            # A weight that is standardized: the same in both modes.
+            return Constant(deepcopy(module).double()(value.tensor))
         value = Response(value.shape)
     if isinstance(module, Pool):
         return _pooled(module, value, space)
@@ -121,6 +130,8 @@ def _called(module: nn.Module, arguments: list[Any], recorded: Any, space: Space
         shapes = shapes_of(recorded)
         return [*map(Response, shapes)] if isinstance(shapes, list) else Response(shapes)
     shape = shapes_of(recorded)
+    if isinstance(module, tuple(ZERO_PADDED.values())):
+        raise Unproved
     if isinstance(module, Constrained):
         return _constrained(module, value, shape, space)
     layout = layout_of(value, space)

@@ -36,7 +36,7 @@ def split_layers(graph: fx.Graph) -> set[fx.Node]:
     """The layers whose features are split later on, into parts that should all have features of every group."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if operation(node) not in _SPLIT | {"slice", "narrow"} - {"select"}:
+        if operation(node) not in (_SPLIT | {"slice", "narrow"}) - {"select"}:
             continue
         source = node.all_input_nodes[0]
         dim = node.args[1] if operation(node) in ("slice", "narrow", "unbind") and len(node.args) > 1 else None
@@ -81,9 +81,9 @@ def head_widths(graph: fx.Graph) -> dict[fx.Node, int]:
 def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
     """The nodes to leave as they are, on centered inputs.
 
-    Where two values that both depend on the input are multiplied, neither can carry a response: a product of two values
-    that move does not move by a constant. So the branches that serve the product alone (queries, keys and values; the
-    path of a gate) are computed from the centered map, in plain layers, up to the last value that both branches share.
+    Where two values that both depend on the input are multiplied, neither can carry a response: a product of two
+    values that move does not move by a constant. So what serves the product alone (queries, keys and values; a gate) is
+    computed from the centered map, in plain layers: from the last of them on, or from the last value that both share.
     """
     varying = varying_nodes(graph)
     parents = _dominators(graph, varying)
@@ -100,12 +100,12 @@ def plain_nodes(graph: fx.Graph, keep: Iterable[str]) -> set[fx.Node]:
         averaged = _averaged(node, name, operands)
         if averaged is not None:
             # Weights that sum to 1 average the values, so that these can carry the offset; the weights cannot.
-            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop, True)
+            plain |= _serving([operand for operand in operands if operand is not averaged], node, stop)
         elif name in _PRODUCTS:
             joint = _joint_layer(stop)
             joint = [] if joint and joint[-1] in carriers else joint
             stop = joint[-1].all_input_nodes[0] if joint else stop
-            plain |= _serving(operands, node, stop, True) | {node, *joint}
+            plain |= _serving(operands, node, stop) | {node, *joint}
         else:
             plain |= _serving([_gate(operands)], node, stop)
     return plain
@@ -191,10 +191,10 @@ def _size(node: fx.Node) -> int:
     return recorded.numel() if isinstance(recorded, Tensor) else 0
 
 
-def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None, last_layers: bool = False) -> set[fx.Node]:
+def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None) -> set[fx.Node]:
     """What leads to `starts` and nowhere but to the product, not going back beyond `stop`.
 
-    With `last_layers`, nor beyond the layers that make queries and keys: those before them work on maps.
+    Nor beyond the layers that make queries, keys and gates: those before them work on maps.
     """
     serving: set[fx.Node] = set()
     pending = list(starts)
@@ -204,7 +204,7 @@ def _serving(starts: list[fx.Node], product: fx.Node, stop: fx.Node | None, last
             continue
         if all(user is product or user in serving for user in node.users):
             serving.add(node)
-            pending += [] if last_layers and operation(node) in _LAYERS else node.all_input_nodes
+            pending += [] if operation(node) in _LAYERS else node.all_input_nodes
     return serving
 
 

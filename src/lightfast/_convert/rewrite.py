@@ -174,6 +174,7 @@ class Rewriter(LinearLayers):
             return
         self._note(place, "sum of two maps", "sum with a centered shortcut", "so that it moves by Δ and not by 2Δ")
         centered = self.graph.call_module(place, (self._node(older),))
+        centered.meta["val"] = older.meta["val"]
         self.new[node] = self.graph.node_copy(node, lambda n: centered if n is older else self._node(n))
         self.values[node] = value
 
@@ -199,6 +200,7 @@ class Rewriter(LinearLayers):
             place = self.modules.place(self._path(node, "restore"), Shift(groups, 1, layout.images, layout.features))
             self._note(place, "joined part that does not move", "group means added", "so that all parts move alike")
             new = self.graph.call_module(place, (self._node(part), reference.pool))
+            new.meta["val"] = part.meta["val"]
             shifted[part] = (new, own.response(shape, self.space))
         value = self._derived(node, {part: response for part, (_, response) in shifted.items()})
         if value is None:

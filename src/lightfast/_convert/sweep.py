@@ -25,6 +25,7 @@ from lightfast._convert.converter import convert
 from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
 from lightfast._convert.libraries import networks
+from lightfast._convert.regions import varying_nodes
 from lightfast._tracing import quiet
 from lightfast.functional import add_offset
 from lightfast.nn._constrained import Constrained
@@ -40,6 +41,7 @@ class Row:
     Args:
         name: in its library.
         family: in its library.
+        built: whether the library could make it here.
         converts: whether it does.
         seconds: of processor time for the conversion, whether it succeeds or not.
         export_seconds: of one `torch.export` of the network in evaluation mode, before; 0 where that fails.
@@ -54,6 +56,7 @@ class Row:
 
     name: str
     family: str = ""
+    built: bool = True
     converts: bool = False
     seconds: float = 0.0
     export_seconds: float = 0.0
@@ -152,8 +155,12 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
     start = time.process_time()
     try:
         torch.manual_seed(0)
-        with quiet():
-            model, example = network.build()
+        try:
+            with quiet():
+                model, example = network.build()
+        except Exception as error:
+            tell.send(replace(row, built=False, reason=f"cannot be built: {_sentence(error)}"))
+            return
         start = time.process_time()
         with quiet(), suppress(Exception):
             torch.export.export(deepcopy(model).eval(), (torch.cat([example, example]),))
@@ -180,15 +187,21 @@ def _findings(net: nn.Module) -> dict[str, Any]:
 
 
 def count_layers(net: nn.Module) -> tuple[int, int]:
-    """How many linear layers and convolutions of a converted network are constrained, and how many there are.
+    """How many linear layers and convolutions of a converted network are constrained, and how many see the image.
 
-    A layer whose weight is computed in `forward` has no module of its own, and is one where it is called.
+    A layer whose weight is computed in `forward` has no module of its own, and is one where it is called. Layers that
+    make something of positions alone, such as a bias of attention, have nothing to do with the light.
     """
-    modules = [module for module in net.modules() if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)]
-    constrained = sum(isinstance(module, Constrained) for module in modules)
+    seen: list[nn.Module] = [*net.modules()]
+    calls: list[fx.Node] = []
+    if isinstance(net, fx.GraphModule):
+        calls = [*varying_nodes(net.graph)]
+        called = dict.fromkeys(str(node.target) for node in calls if node.op == "call_module")
+        seen = [module for path in called for module in net.get_submodule(path).modules()]
+    layers = [module for module in seen if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)]
+    constrained = sum(isinstance(module, Constrained) for module in layers)
     projected = sum(isinstance(module, ProjectedWeight) for module in net.modules())
-    calls = net.graph.nodes if isinstance(net, fx.GraphModule) else ()
-    return constrained + projected, len(modules) + sum(operation(node) in LINEAR for node in calls)
+    return constrained + projected, len(layers) + sum(operation(node) in LINEAR for node in calls)
 
 
 @torch.no_grad()

@@ -56,6 +56,14 @@ class Reference:
                 return replace(self.layout, features=features - (axis < features))
         return None
 
+    def resized(self, shape: tuple[int, ...]) -> Layout | None:
+        """How a value with the same positions and another number of features can be laid out; None for other values."""
+        features = self.layout.features
+        if len(shape) != len(self.shape):
+            return None
+        same = (*shape[:features], *shape[features + 1 :]) == (*self.shape[:features], *self.shape[features + 1 :])
+        return self.widened(shape, features) if same else None
+
     def widened(self, shape: tuple[int, ...], features: int) -> Layout | None:
         """How a value with another number of features can be laid out once it has the group means; None if it cannot.
 
@@ -121,6 +129,7 @@ class Walk:
             pool = self.graph.call_module(place, (self._node(operand),))
             place = self.modules.place(paths["center"], Shift(layout.groups, -1, layout.images, layout.features))
             centered = self.graph.call_module(place, (self._node(operand), pool))
+            centered.meta["val"] = operand.meta["val"]
             reference = Reference(pool, layout, self._shape(operand), len(self.centered))
             self.centered[operand] = (centered, reference)
         return self.centered[operand]
@@ -141,6 +150,8 @@ class Walk:
             return
         shape = self._shape(node)
         fitting = [(r, layout) for r in references if (layout := r.fits(shape)) is not None]
+        if not fitting and node not in self.decision.heads:
+            fitting = [(r, layout) for r in references if (layout := r.resized(shape)) is not None]
         if not fitting and features is not None and node not in self.decision.heads:
             fitting = [(r, layout) for r in references if (layout := r.widened(shape, features)) is not None]
         if node in self.plain or not fitting or not recorded.is_floating_point():

@@ -6,8 +6,9 @@ light as estimators do, knowingly: what it is asked cannot be answered from colo
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from torch.nn import functional as F
 from lightfast._pipelines.estimator import SceneEncoding
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.saving import read_model
+from lightfast.color import linear_to_srgb
 
 __all__ = ["CHROMA_AXES", "CastReader", "cast_reader", "chroma_maps", "light_of_chroma", "log_chroma"]
 
 CHROMA_AXES = torch.tensor([[2**-0.5, -(6**-0.5)], [0.0, 2 * 6**-0.5], [-(2**-0.5), -(6**-0.5)]])
 """(3, 2), from log RGB to log chroma: red against blue, and green against both."""
 
-_MAPS = 5
+_MAPS, _CHANNELS = 5, 5
 _SOFT, _REACH = 0.2, 2.8
 _DARKEST = 1e-3
 
@@ -37,10 +39,11 @@ class CastReader(Pipeline):
     how far it is from the truth in the mean; the last the logarithm of how likely it is that there is one, over how
     likely it is that there is none, where both are seen equally often.
 
-    The network sees histograms of log chroma, not relative to any color: of all pixels, of the brightest 3 % and 20 %,
-    of dark ones, and of differences between neighbors. Bins are narrow near gray, by `asinh`.
+    The network sees the picture itself, and histograms of log chroma, not relative to any color: of all pixels, of the
+    brightest 3 % and 20 %, of dark ones, and of differences between neighbors. Bins are narrow near gray, by `asinh`.
 
     Args:
+        size: of the square to which pictures are averaged.
         bins: along each axis of the histograms.
         doubt: the last number of pictures that are left as they are, and of those that are changed in full; between
             the two, in part. Fitted to pictures that were not trained on.
@@ -53,18 +56,16 @@ class CastReader(Pipeline):
     output_name = "cast"
     dynamic_size = True
 
-    def __init__(self, *, bins: int = 32, doubt: Sequence[float] = (1.0, 2.0), believed: float = 0.5) -> None:
+    def __init__(
+        self, *, size: int = 32, bins: int = 32, doubt: Sequence[float] = (1.0, 2.0), believed: float = 0.5
+    ) -> None:
         super().__init__()
         self.doubt, self.believed = tuple(doubt), believed
-        self.encoding = SceneEncoding("log", 64)
+        self.encoding = SceneEncoding("log", size)
         self.network = _Reader(bins)
 
     def forward(self, linear_images: Tensor) -> Tensor:
-        return self.network(self.maps(linear_images))
-
-    def maps(self, linear_images: Tensor) -> Tensor:
-        """What the network sees: (N, 5, bins, bins)."""
-        return chroma_maps(self.encoding.reduce(linear_images), self.network.bins)
+        return self.network(self.encoding.reduce(linear_images))
 
     def set_fit(self, doubt: Sequence[float], believed: float) -> None:
         """Other numbers for what follows from the answers: see the arguments."""
@@ -75,32 +76,48 @@ class CastReader(Pipeline):
 @cache
 def cast_reader() -> CastReader:
     """The trained one in the package."""
-    reader: Any = read_model(Path(__file__).with_name("weights"), "cast")
+    reader: Any = read_model(Path(__file__).with_name("weights"), "cast", known=True)
     return reader
 
 
 class _Reader(nn.Module):
-    """(N, 5, bins, bins) to (N, 4): convolutions that halve the map, and two layers."""
+    """Linear pictures (N, 3, H, W) to (N, 4): convolutions over histograms and over the picture, and two layers."""
 
     place: Tensor
 
-    def __init__(self, bins: int, channels: tuple[int, ...] = (16, 24, 32, 32), hidden: int = 48) -> None:
+    def __init__(
+        self,
+        bins: int,
+        histograms: Sequence[int] = (16, 24, 32, 32),
+        picture: Sequence[int] = (16, 32, 64),
+        hidden: int = 96,
+    ) -> None:
         super().__init__()
-        self.bins, side, inputs, layers = bins, bins, _MAPS + 2, []
-        for outputs in channels:
-            layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-            inputs, side = outputs, -(-side // 2)
-        self.convolutions = nn.Sequential(*layers)
+        self.bins = bins
+        self.histograms = nn.Sequential(*_halving((_MAPS + 2, *histograms)))
+        self.picture = nn.Sequential(*_halving((_CHANNELS, *picture), twice=True))
+        side = -(-bins // 2 ** len(histograms))
+        features = histograms[-1] * side * side + 2 * picture[-1]
         self.answer = nn.Sequential(
-            nn.Dropout(0.3), nn.Linear(inputs * side * side, hidden), nn.ReLU(), nn.Dropout(0.3), nn.Linear(hidden, 4)
+            nn.Dropout(0.3), nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(0.3), nn.Linear(hidden, 4)
         )
         at = torch.linspace(-1, 1, bins)
         self.register_buffer("place", torch.stack(torch.meshgrid(at, at, indexing="ij")), persistent=False)
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def forward(self, pictures: Tensor) -> Tensor:
+        maps = chroma_maps(pictures, self.bins)
         # Of a histogram, most bins hold next to nothing.
-        seen = torch.cat([8 * maps.float(), self.place.expand(len(maps), -1, -1, -1)], 1)
-        return self.answer(self.convolutions(seen).flatten(1))
+        maps = torch.cat([8 * maps, self.place.expand(len(maps), -1, -1, -1)], 1)
+        shown = self.picture(torch.cat([linear_to_srgb(pictures.clamp(0, 1)), _chroma(pictures).transpose(0, 1)], 1))
+        return self.answer(torch.cat([self.histograms(maps).flatten(1), shown.mean((2, 3)), shown.amax((2, 3))], 1))
+
+
+def _halving(channels: Sequence[int], twice: bool = False) -> Iterator[nn.Module]:
+    """Convolutions that halve the map, each followed by another one if `twice`."""
+    for inputs, outputs in itertools.pairwise(channels):
+        yield from (nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+        if twice:
+            yield from (nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def chroma_maps(images: Tensor, bins: int) -> Tensor:
@@ -120,8 +137,7 @@ def chroma_maps(images: Tensor, bins: int) -> Tensor:
 
 def _histogram(logs: Tensor, weights: Tensor, bins: int) -> Tensor:
     """Of log RGB (N, 3, P) with weights (N, P): (N, bins, bins), of sum 1; between bins, both count in part."""
-    chroma = torch.stack([logs[:, 0] - logs[:, 1], logs[:, 2] - logs[:, 1]])
-    at = ((torch.asinh(chroma / _SOFT) / _REACH + 1) * bins / 2 - 0.5).clamp(0, bins - 1 - 1e-3)
+    at = ((_squeezed(logs) + 1) * bins / 2 - 0.5).clamp(0, bins - 1 - 1e-3)
     low, share = at.floor().long(), at.frac()
     counts = weights.new_zeros(len(weights), bins * bins)
     for first, first_share in ((low[0], 1 - share[0]), (low[0] + 1, share[0])):
@@ -129,6 +145,16 @@ def _histogram(logs: Tensor, weights: Tensor, bins: int) -> Tensor:
             counts.scatter_add_(1, first * bins + second, weights * first_share * second_share)
     counts = counts / counts.sum(1, keepdim=True).clamp(min=1e-6)
     return counts.unflatten(1, (bins, bins))
+
+
+def _chroma(images: Tensor) -> Tensor:
+    """Of linear images (N, 3, H, W), how red and how blue they are against green: (2, N, H, W), 0 for gray."""
+    return _squeezed(images.clamp(min=_DARKEST).log())
+
+
+def _squeezed(logs: Tensor) -> Tensor:
+    """Log RGB (N, 3, ...) to (2, N, ...), mostly within -1 and 1, with much room for what is nearly gray."""
+    return torch.asinh(torch.stack([logs[:, 0] - logs[:, 1], logs[:, 2] - logs[:, 1]]) / _SOFT) / _REACH
 
 
 def log_chroma(lights: Tensor) -> Tensor:

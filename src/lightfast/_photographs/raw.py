@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -48,7 +49,7 @@ class RawPhoto:
     def _colors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Camera RGB of its own white and of D65, and the matrix from balanced camera RGB to sRGB, as the file says."""
         try:
-            with self._rawpy.imread(io.BytesIO(self._content)) as raw:
+            with self._opened() as raw:
                 shot, daylight = (np.array(gains[:3]) for gains in (raw.camera_whitebalance, raw.daylight_whitebalance))
                 matrix = np.array(raw.color_matrix)[:, :3]
         except (self._rawpy.LibRawError, OSError) as error:
@@ -99,10 +100,16 @@ class RawPhoto:
         """As :meth:`Photo.upright`, in daylight balance."""
         return Photo(self._develop(None, self._rawpy.ColorSpace.sRGB, (2.4, 12.92), half_size=True)).upright(side)
 
+    def _opened(self) -> Any:
+        with warnings.catch_warnings():
+            # It warns of processes that are copies of others. Ours are copied before it, and its threads, are there.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return self._rawpy.imread(io.BytesIO(self._content))
+
     def _develop(self, gains: Sequence[float] | None, space: Any, gamma: tuple[float, float], **how: Any) -> np.ndarray:
         balance = {} if gains is None else {"user_wb": [float(gains[place]) for place in (0, 1, 2, 1)]}
         try:
-            with self._rawpy.imread(io.BytesIO(self._content)) as raw:
+            with self._opened() as raw:
                 return raw.postprocess(
                     **balance, **how, output_color=space, gamma=gamma, output_bps=16, no_auto_bright=True
                 )
@@ -122,7 +129,7 @@ class RawPhoto:
             if content_kind(self._content) == "TIFF":
                 exif.load(tiff_kept(lambda _: None, self._content).get("exif", b""))
             if not exif.get_ifd(ExifTags.IFD.Exif):
-                with self._rawpy.imread(io.BytesIO(self._content)) as raw:
+                with self._opened() as raw:
                     preview = Image.open(io.BytesIO(raw.extract_thumb().data)).getexif()
                     exif = preview if len(preview) else exif
         except Exception:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast import models
+from lightfast._pipelines.light_plane import Windows
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.resample import area_weights
-from lightfast.constancy._camera import pull_to_curve
+from lightfast.constancy._camera import pull_together
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
@@ -22,6 +23,7 @@ __all__ = ["Estimator", "SceneEncoding"]
 EstimatorColor = Literal["linear", "log"]
 
 _DIHEDRAL = 8
+_WINDOWS = Windows()
 
 
 class SceneEncoding(nn.Module):
@@ -227,12 +229,32 @@ class Estimator(Pipeline):
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants (N, 3) of several photographs by one camera, which know of each other.
 
-        True lights of a camera lie close to a curve in log chroma. Estimates are pulled towards the curve that they
-        suggest, across it and not along it, as far as their spread asks: see :func:`lightfast.constancy.pull_to_curve`.
-        Of fewer than eight photographs, the answer is that of each alone. If all are relit alike, so are the answers.
+        The same lights come back in the photographs of a camera. Estimates are pulled to where all of them together
+        say that lights are, as far as their spread asks: see :func:`lightfast.constancy.pull_together`. Of fewer than
+        four photographs, the answer is that of each alone. If all are relit alike, so are the answers.
         """
         light, spread = self.confident(linear_images, mask)
-        return pull_to_curve(light, spread)
+        return pull_together(light, spread)
+
+    def light_plane(self, linear_images: Tensor, mask: Tensor | None = None, windows: Windows = _WINDOWS) -> Tensor:
+        """A light for every pixel, (N, 3, H, W), each of norm 1, for pictures under several lights.
+
+        What the estimator says of overlapping parts of the picture, weighed by how sure it is and by how many pixels
+        count there, and a plane in log RGB through it. One light over the picture is followed exactly.
+        """
+        check_images(linear_images, mask)
+        valid = (linear_images > 0).any(1, keepdim=True)
+        valid = valid if mask is None else valid & mask.bool()
+        size, lights, weights = (linear_images.shape[2], linear_images.shape[3]), [], []
+        for top, bottom, left, right in windows.boxes(*size):
+            inside = valid[..., top:bottom, left:right]
+            light, spread = self.confident(linear_images[..., top:bottom, left:right], inside)
+            lights.append(light.log())
+            weights.append(inside.float().mean((1, 2, 3)) / spread.square())
+        plane = windows.plane(
+            torch.stack(lights), torch.stack(weights), (linear_images.shape[2], linear_images.shape[3])
+        )
+        return F.normalize((plane - plane.amax(1, keepdim=True)).exp(), dim=1)
 
     def from_reduced(self, reduced: Tensor) -> Tensor:
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""

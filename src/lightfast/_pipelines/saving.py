@@ -40,7 +40,7 @@ def read_model(folder: Path, name: str = "model", *, known: bool = False) -> Pip
     One that is `known`, since it came with the package, is made at once; others are first made without memory.
     """
     # Pipelines of every kind are known once their modules are.
-    from lightfast._pipelines import classifier, estimator, inpainter, light_map, network, spectral  # noqa: F401
+    from lightfast._pipelines import classifier, estimator, inpainter, network, spectral  # noqa: F401
     from lightfast._pipelines.pipeline import Pipeline
 
     weights, description = folder / f"{name}.safetensors", folder / f"{name}.json"

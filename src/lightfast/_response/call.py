@@ -153,7 +153,7 @@ def joint(call: Call, data: Iterable[str], sums: bool = False, **overrides: Any)
 
     def stacked(magnitude: bool) -> list[Tensor]:
         rows = [direction(index, magnitude) for index in range(call.space.directions)]
-        return [torch.stack(column) for column in zip(*rows, strict=True)]
+        return [_stack(column) for column in zip(*rows, strict=True)]
 
     exact = stacked(False)
     if sums:
@@ -189,6 +189,21 @@ def keep_largest(call: Call, data: Iterable[str], why: str, instead: str) -> Any
     if not equal(largest, smallest, call.space):
         raise NoResponse(why, instead)
     return call.first(largest)
+
+
+def _stack(rows: tuple[Tensor, ...]) -> Tensor:
+    """`torch.stack`, as a view where all rows are views of one tensor: axes along which nothing varies stay unread."""
+    first, second = rows[0], rows[min(1, len(rows) - 1)]
+    step, storage = second.storage_offset() - first.storage_offset(), first.untyped_storage().data_ptr()
+    alike = all(
+        row.untyped_storage().data_ptr() == storage
+        and row.stride() == first.stride()
+        and row.storage_offset() == first.storage_offset() + index * step
+        for index, row in enumerate(rows)
+    )
+    if not alike or step < 0:
+        return torch.stack(rows)
+    return first.as_strided((len(rows), *first.shape), (step, *first.stride()), first.storage_offset())
 
 
 def _zeros(value: Value) -> Tensor:

@@ -19,7 +19,7 @@ _MOVING = (
     "pixel_unshuffle im2col col2im unfold"
 )
 rule(*_MOVING.split())(partial(joint, data=["self"]))
-rule("cat", "stack")(partial(joint, data=["tensors"]))
+rule("stack")(partial(joint, data=["tensors"]))
 rule("slice_scatter", "select_scatter")(partial(joint, data=["self", "src"]))
 rule("index_add", "index_copy")(partial(joint, data=["self", "source"], sums=True))
 rule("index_put")(partial(joint, data=["self", "values"], sums=True))
@@ -33,6 +33,22 @@ def _rearrange(call: Call) -> Response:
     return Response(call.shapes, torch.stack([call.run(lambda _, __, row=row: row) for row in rows]))
 
 
+@rule("cat")
+def _join(call: Call) -> Response:
+    """Values one after the other along an axis: the other axes can stay of size 1 where they are so in all of them."""
+    parts, rank = call["tensors"], len(call.shapes)
+    if any(len(part.shape) != rank for part in parts):
+        return joint(call, ["tensors"])
+    dim = call["dim"] % rank
+    maps = [align(part, rank, call.space) for part in parts]
+    sizes = [max(map.shape[axis] for map in maps) for axis in range(rank + 1)]
+    rows = []
+    for part, map in zip(parts, maps, strict=True):
+        sizes[dim + 1] = part.shape[dim]
+        rows.append(map.expand(sizes))
+    return call.wrap(torch.cat(rows, dim + 1))
+
+
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
 def _adaptive_average(call: Call) -> Response:
     value = call.response("self")
@@ -44,7 +60,37 @@ def _reshape(call: Call) -> Response:
     value = call.response("self")
     if "dtype" in call.arguments:
         raise NoResponse("reading of {value} as numbers of another type", CENTER)
-    return call.wrap(full(value).reshape(-1, *call.shapes))
+    # Runs of axes that are taken apart or together by themselves; those along which nothing varies can stay of size 1.
+    sizes, shape = [1] * len(value.shape), [1] * len(call.shapes)
+    for before, after in _runs(value.shape, call.shapes):
+        if any(value.moving.shape[axis + 1] > 1 for axis in before):
+            for axis in before:
+                sizes[axis] = value.shape[axis]
+            for axis in after:
+                shape[axis] = call.shapes[axis]
+    return call.wrap(value.moving.expand(-1, *sizes).reshape(-1, *shape))
+
+
+def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[range, range]]:
+    """Axes of two shapes of one tensor, in runs that have the same number of elements.
+
+    >>> _runs((2, 6, 5), (2, 2, 3, 5))
+    [(range(0, 1), range(0, 1)), (range(1, 2), range(1, 3)), (range(2, 3), range(3, 4))]
+    """
+    runs, i, j = [], 0, 0
+    while i < len(before) or j < len(after):
+        first, second = i, j
+        here, there = 1, 1
+        while here != there or first == i or second == j:
+            if (here <= there and first < len(before)) or second == len(after):
+                if first == len(before):
+                    break
+                here, first = here * before[first], first + 1
+            else:
+                there, second = there * after[second], second + 1
+        runs.append((range(i, first), range(j, second)))
+        i, j = first, second
+    return runs
 
 
 @rule("_to_copy", "to", "copy", "expand_as")

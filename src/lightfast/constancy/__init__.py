@@ -4,7 +4,7 @@ An estimator takes linear images (N, 3, H, W) and an optional `mask` (N, 1, H, W
 gives illuminants (N, 3) of norm 1. :func:`balance_gains` says what takes them away, and :func:`correct` does.
 """
 
-from lightfast.constancy._camera import LightPrior, pull_to_curve
+from lightfast.constancy._camera import LightPrior, pull_together
 from lightfast.constancy._classical import CLASSICAL
 from lightfast.constancy._correct import balance_gains, correct
 from lightfast.constancy._edges import gray_edge, max_rgb, principal_color, white_patch
@@ -22,7 +22,7 @@ __all__ = [
     "gray_world",
     "max_rgb",
     "principal_color",
-    "pull_to_curve",
+    "pull_together",
     "shades_of_gray",
     "white_patch",
 ]

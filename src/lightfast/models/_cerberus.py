@@ -20,7 +20,6 @@ from lightfast.models._spread import log_spread_conv
 from lightfast.models._vocabulary import ColorVocabulary, color_vocabulary
 
 _CHANNELS = (16, 32, 64, 128)
-_REACH = 0.3
 
 
 class Cerberus(nn.Module):
@@ -103,12 +102,10 @@ class LocalCerberus(nn.Module):
         norm: whether batch norm follows each convolution.
         spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
             degrees. It comes from what no offset changes.
-        places: answer with a light for each place instead: `Σ_q k_pq w_q e_q / Σ_q k_pq w_q`, with `w = exp(c)` and `k`
-            a Gaussian of the distance, whose width is learned. The weights sum to 1 at every place.
         constrained: as for :class:`Cerberus`.
 
-    Shapes: (N, 3, H, W) to (N, 3), or (N, 4) with a spread, or (N, 3, h, w) for places, for any H and W of at least 2
-    to the number of convolutions.
+    Shapes: (N, 3, H, W) to (N, 3), or (N, 4) with a spread, for any H and W of at least 2 to the number of
+    convolutions.
 
     >>> LocalCerberus(3)(torch.rand(2, 3, 64, 96)).shape
     torch.Size([2, 3])
@@ -124,7 +121,6 @@ class LocalCerberus(nn.Module):
         dropout: float = 0.0,
         norm: bool = False,
         spread: bool = False,
-        places: bool = False,
         constrained: bool = True,
     ) -> None:
         super().__init__()
@@ -139,7 +135,6 @@ class LocalCerberus(nn.Module):
         _start_small(self.light)
         _start_small(self.confidence)
         self.spread = log_spread_conv(hidden) if spread else None
-        self.log_reach = nn.Parameter(torch.tensor(_REACH).log()) if places else None
 
     def forward(self, images: Tensor) -> Tensor:
         words, start = self.words, _joined(self.words, images)
@@ -147,9 +142,6 @@ class LocalCerberus(nn.Module):
         # the mean color: what the layers take out of it on the way need not come back.
         x = self.dropout(self.stages(words.without_offset(start)))
         x = self.dropout(self.mix(x))
-        if self.log_reach is not None:
-            field = _joined_nearby(words.convolve(self.light, x), words.convolve(self.confidence, x), self.log_reach)
-            return words.with_offset(field, start)
         weights = words.convolve(self.confidence, x).flatten(2).softmax(2)
         light = (words.convolve(self.light, x).flatten(2) * weights).sum(2)
         light = words.with_offset(light, start)
@@ -157,20 +149,6 @@ class LocalCerberus(nn.Module):
             return light
         spread = (words.convolve(self.spread, x).flatten(2) * weights).sum(2)
         return torch.cat([light, spread.to(light.dtype)], 1)
-
-
-def _joined_nearby(light: Tensor, confidence: Tensor, log_reach: Tensor) -> Tensor:
-    """Lights (N, 3, h, w), each joined with its neighbors by their confidence (N, 1, h, w).
-
-    The reach is in parts of the image's extent.
-    """
-    weights = (confidence - confidence.amax((2, 3), keepdim=True)).exp()
-    near = []
-    for cells in light.shape[2:]:
-        place = (torch.arange(cells, device=light.device, dtype=light.dtype) + 0.5) / cells
-        near.append((-(((place - place[:, None]) / log_reach.exp()) ** 2) / 2).exp())
-    sums = near[0] @ torch.cat([light * weights, weights], 1) @ near[1]
-    return sums[:, :3] / sums[:, 3:].clamp(min=1e-12)
 
 
 class _Stage(nn.Module):

@@ -20,6 +20,16 @@ class LitPicture(NamedTuple):
     image: Tensor
     light: Tensor
 
+    @property
+    def known(self) -> Tensor:
+        """Where the light is known, (1, H, W): the pixels that count. In MIMO the others are in the dark."""
+        return (self.light > 0).any(0, keepdim=True)
+
+
+def is_mimo(root: Path) -> bool:
+    """Whether a folder holds pictures with the light of every pixel."""
+    return next(root.rglob("*_light.png"), None) is not None
+
 
 def load_mimo(root: str | os.PathLike[str]) -> list[LitPicture]:
     """Read `NAME.png` and `NAME_light.png`, of 16 bits, in a folder and those in it; in order of their paths.

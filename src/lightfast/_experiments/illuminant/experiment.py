@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,9 +18,10 @@ from torch import Tensor
 from lightfast._experiments import names_in
 from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._experiments.data.lit_scenes import LitScenes
-from lightfast._experiments.data.mimo import load_mimo
+from lightfast._experiments.data.mimo import is_mimo, load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
+from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled
 from lightfast._experiments.illuminant.evaluation import (
     LIT_SATURATIONS,
     added_lights,
@@ -32,7 +34,7 @@ from lightfast._experiments.illuminant.evaluation import (
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, splits_of
 from lightfast._experiments.illuminant.report import evaluation_table, illuminant_report
-from lightfast._experiments.illuminant.several_lights import evaluate_map, lit_twice
+from lightfast._experiments.illuminant.several_lights import evaluate_pictures
 from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
 from lightfast._experiments.plan import scaled
 from lightfast._experiments.provenance import provenance
@@ -41,9 +43,11 @@ from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
-from lightfast._pipelines.light_map import LightMap
-from lightfast.constancy import CLASSICAL, LightPrior, pull_to_curve
+from lightfast.constancy import CLASSICAL, LightPrior
 from lightfast.metrics import recovery_error, reproduction_error
+
+_FEW = 8
+"""About as many images as C5 (Afifi et al. 2021) sees of a camera."""
 
 
 @dataclass
@@ -187,16 +191,13 @@ class Illuminant(Study):
         return f"written: {self.out / name}.safetensors and {self.out / name}.json"
 
     @classmethod
-    def takes(cls, pipeline: Any) -> bool:
-        """Estimators, and maps of lights, which are measured under two."""
-        return isinstance(pipeline, Estimator | LightMap)
-
-    @classmethod
     def evaluate(
-        cls, pipeline: Estimator | LightMap, data: Path | None, size: int | None, seed: int, device: torch.device
+        cls, pipeline: Estimator, data: Path | None, size: int | None, seed: int, device: torch.device
     ) -> tuple[str, Record]:
-        if isinstance(pipeline, LightMap):
-            return evaluate_map(pipeline, lit_twice(draw_scenes(), seed) if data is None else load_mimo(data), device)
+        """As for all studies; on pictures with the light of every pixel, the error over pixels."""
+        if data is not None and is_mimo(data):
+            text, errors = evaluate_pictures(pipeline, load_mimo(data), device)
+            return text, {"errors": errors}
         # Of drawn scenes a few will do: several networks look at several views of each under every light.
         scenes = (draw_scenes(scenes=24) if data is None else load_scenes(data)).to(device)
         lights, everything = added_lights(scenes, seed=seed), torch.arange(len(scenes))
@@ -220,8 +221,8 @@ class Illuminant(Study):
         """Classical estimators, and networks whose runs cover all splits.
 
         Of several seeds there is, beside their mean, an ensemble: the errors of the joint answer. Of networks that say
-        how sure they are there is also what is known of a camera: all test images of one camera together, and, where
-        the camera was trained on, the prior of its lights.
+        how sure they are there is also what is known of a camera: several or all test images of it together, and the
+        prior of its lights.
         """
         if not self.classical:
             self.classical.update(classical_estimates(self._scenes))
@@ -229,7 +230,7 @@ class Illuminant(Study):
         tested = torch.cat([split.test for split in self._splits.values()]).sort().values
 
         def measured(estimates: Tensor) -> dict[str, Any]:
-            return measure(self.data, estimates[:, tested], lights, tested)
+            return measure(self.data, estimates[:, tested], lights[: len(estimates)], tested)
 
         found = [
             dataclasses.replace(Summary.of(name, CLASSICAL[name].title, 0, [measured(estimates)]), seeds=0)
@@ -244,7 +245,9 @@ class Illuminant(Study):
             size, ours = sum(sizes[part] for part in _parts(name)), self.is_ours(name)
 
             def add(key: str, title: str, answers: Sequence[Answers], size: int = size, ours: bool = ours) -> None:
-                numbers = [measured(each.estimates) | self._confidence(each, tested) for each in answers]
+                numbers = [
+                    {**measured(each.estimates), **self._confidence(each, tested), **each.about} for each in answers
+                ]
                 found.append(Summary.of(key, title, size, numbers, ours))
 
             add(name, kind.title, seeds)
@@ -252,12 +255,13 @@ class Illuminant(Study):
                 title = f"{kind.title}, ensemble of {len(seeds)}"
                 add(f"{name}-ensemble", title, [self._joint(seeds)], size * len(seeds))
                 found[-1] = dataclasses.replace(found[-1], seeds=len(seeds))
-            if all(answers.spread is not None for answers in seeds):
-                together = [self._with_camera(answers) for answers in seeds]
-                add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
-                if self.protocol == "per-camera":
-                    with_prior = [self._with_camera(answers, prior=True) for answers in seeds]
-                    add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
+            if any(answers.spread is None for answers in seeds):
+                continue
+            together, few = zip(*(self._together(answers) for answers in seeds), strict=True)
+            add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
+            add(f"{name}-for-camera-{_FEW}", f"{kind.title}, {_FEW} images of a camera together", few, ours=False)
+            with_prior = [self._with_prior(answers) for answers in seeds]
+            add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
         return found
 
     def _answers(self, network: str, records: Sequence[Record]) -> list[Answers]:
@@ -320,31 +324,58 @@ class Illuminant(Study):
             "recovery_of_surer_half": round(float(errors.mean()), 4),
         }
 
-    def _with_camera(self, answers: Answers, prior: bool = False) -> Answers:
-        """The test images of each camera in each split together, under each light.
+    def _together(self, answers: Answers) -> tuple[Answers, Answers]:
+        """All test images of each camera in each split together, and a few of them at a time; without added light.
 
-        With a prior, that of the lights of the training images of the split by the same camera.
+        How wide a light is, is found on the other splits, so that no test image has a say in its own.
         """
         assert answers.spread is not None
-        estimates = answers.estimates.clone()
-        for split in self._splits.values():
-            for camera in self.data.cameras[split.test].unique():
-                places = split.test[self.data.cameras[split.test] == camera]
-                own = self.data.illuminants.cpu()[split.train[self.data.cameras[split.train] == camera]]
-                how = LightPrior(own) if prior else pull_to_curve
-                for number in range(len(estimates)):
-                    estimates[number, places] = how(estimates[number, places], answers.spread[places])
-        return Answers(estimates, None)
+        truth, cameras, lights = self.data.illuminants.cpu(), self.data.cameras, answers.estimates[0]
+        tests = [split.test for split in self._splits.values()]
+        errors = torch.stack(
+            [errors_of_widths(lights, answers.spread, truth, groups_by_camera(cameras, test)) for test in tests]
+        )
+        of_all = {"width": WIDTHS[int(errors.sum(0).argmin())]}
+        together = []
+        for size in (None, _FEW):
+            pulled_lights = lights
+            for number, test in enumerate(tests):
+                others = errors.sum(0) - errors[number] if len(tests) > 1 else errors[0]
+                width, groups = WIDTHS[int(others.argmin())], groups_by_camera(cameras, test, size)
+                pulled_lights = pulled(pulled_lights, answers.spread, groups, width)
+            together.append(Answers(pulled_lights[None], None, of_all))
+        return together[0], together[1]
+
+    def _with_prior(self, answers: Answers) -> Answers:
+        """With the prior of lights of the same camera; without added light.
+
+        They are the lights of the other published folds. Networks need not have been trained on these images, nor on
+        the camera: its lights are all that is known of it.
+        """
+        assert answers.spread is not None
+        lights, truth = answers.estimates[0].clone(), self.data.illuminants.cpu()
+        for own in groups_by_camera(self.data.cameras, torch.arange(len(self.data))):
+            for fold in self.data.folds[own].unique():
+                here = self.data.folds[own] == fold
+                if here.all():
+                    continue
+                prior, places = LightPrior(truth[own[~here]]), own[here]
+                lights[places] = prior(lights[places], answers.spread[places])
+        return Answers(lights[None], None)
 
     def report(self, records: Sequence[Record]) -> Report:
         return illuminant_report(self, self.summaries(records), self._splits)
 
 
 class Answers(NamedTuple):
-    """What an estimator says of all images: (S, N, 3) under each light, and the error to expect (N,), in degrees."""
+    """What an estimator says of all images: (S, N, 3) under each light, and the error to expect (N,), in degrees.
+
+    What images of a camera say together is without added light only, (1, N, 3). `about` is what else to record.
+    """
 
     estimates: Tensor
     spread: Tensor | None
+    about: Mapping[str, float] = MappingProxyType({})
 
 
 def read_calibration(path: Path, kinds: Sequence[str]) -> list[float]:

@@ -136,7 +136,7 @@ def short_table(summaries: Sequence[Summary]) -> Table:
         summaries,
         ["Method", *(f"S = {saturation:g}" for saturation in _SHOWN), "recovery mean", "recovery median"],
         lambda s: [
-            *(s.text("reproduction", place, "all", "median") for place in places),
+            *(s.text("reproduction", place, "all", "median") if place < _lights(s) else "" for place in places),
             *(s.text("recovery", 0, "geometric_mean", name) for name in ("mean", "median")),
         ],
         "Median reproduction error over all images under added light of saturation S and random hue, and recovery "
@@ -144,6 +144,11 @@ def short_table(summaries: Sequence[Summary]) -> Table:
         "deviation.",
         seeds=True,
     )
+
+
+def _lights(summary: Summary) -> int:
+    """Under how many lights it was measured: images of a camera together are so without added light only."""
+    return len(summary.mean["reproduction"])
 
 
 def full_tables(summaries: Sequence[Summary]) -> list[Table]:
@@ -190,7 +195,7 @@ def set_tables(summaries: Sequence[Summary]) -> list[Table]:
         for part in summaries[0].mean["recovery"][0].get("sets", {})
     ]
     drift = comparison(
-        summaries,
+        [summary for summary in summaries if _lights(summary) > 1],
         ["Method", *(f"S = {saturation:g}" for saturation in _SHOWN[1:])],
         lambda s: [f"{s.at('drift', LIT_SATURATIONS.index(saturation)):.4f}" for saturation in _SHOWN[1:]],
         "Drift: the largest angle over images between an estimate under added light and that without it, relit alike; "

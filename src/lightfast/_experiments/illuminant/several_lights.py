@@ -1,81 +1,20 @@
-"""Pictures under several lights: training on scenes that are lit again by two, and the error over pixels."""
+"""Pictures under several lights: the error over their pixels."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.mimo import LitPicture
-from lightfast._experiments.illuminant.task import IlluminantTask
 from lightfast._experiments.report.tables import markdown
-from lightfast._pipelines.light_map import LightMap
+from lightfast._pipelines.estimator import Estimator
 from lightfast.metrics import recovery_error, summary
 
-_ALONG = 0.45
-_ACROSS = 0.06
 
-
-class SeveralLightsTask(IlluminantTask):
-    """Balanced scenes, cropped and mirrored as ever, under two lights that meet at a soft or a hard edge.
-
-    The arguments are those of :class:`IlluminantTask`, for log RGB.
-    """
-
-    @torch.no_grad()
-    def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
-        """What the network sees (B, 3, S, S), the log RGB to add to its answer (B, 3), and `log light` (B, 3, S, S)."""
-        encoded, offset, *_ = super().batch(indices, generator)
-        assert offset is not None
-        field = two_lights(len(encoded), self.encoding.size, generator).to(encoded)
-        # Back to linear light, without the softness, which is added again to what is lit.
-        linear = ((-encoded).exp() - self.encoding.softness).clamp(min=0) * (-offset).exp()[:, :, None, None]
-        return *self.encoding.encode(linear * field.exp()), field
-
-    def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """As for one light, at every place of the network's answer; the light of a place is the mean in log RGB."""
-        encoded, offset, field = batch
-        answer = model(encoded).float() + offset[:, :, None, None]
-        apart = -answer - F.adaptive_avg_pool2d(field, answer.shape[2:])
-        relative = F.normalize((apart - apart.amax(1, keepdim=True)).exp(), dim=1)
-        gap = ((relative - 3**-0.5).square().sum(1) / 2 + 1e-6).sqrt()
-        degrees = torch.rad2deg(2 * torch.asin((gap.detach() / math.sqrt(2)).clamp(max=1)))
-        return gap.mean(), {"reproduction": degrees.mean()}
-
-
-def two_lights(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """The log RGB (count, 3, size, size) of two lights that mix over each image, relative to a common white.
-
-    `log(m a + (1 - m) b)`, with lights `a` and `b` that differ as real ones do, mostly from red to blue, and by up to a
-    stop in brightness. `m` is a logistic function of the position along a random direction: its edge is anywhere, and
-    from a hundredth of the image to all of it wide. One image in five is under one light.
-    """
-    place = (torch.arange(size, device=generator.device) + 0.5) / size - 0.5
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn((count, *shape), generator=generator, device=generator.device)
-
-    def uniform() -> Tensor:
-        return torch.rand((count, 1, 1), generator=generator, device=generator.device)
-
-    along, across = _ALONG / math.sqrt(2) * normal(2), _ACROSS / math.sqrt(6) * normal(2)
-    logs = torch.stack([along - across, 2 * across, -along - across], 2) + 0.35 * normal(2, 1)
-    angle, width = 2 * math.pi * uniform(), 10 ** (2 * uniform() - 2)
-    position = angle.cos() * place[:, None] + angle.sin() * place
-    mixed = ((position - 0.5 * (uniform() - 0.5)) / (width / 4)).sigmoid()[:, None]
-    mixed = torch.where(uniform()[..., None] < 0.2, torch.ones_like(mixed), mixed)
-    first, second = logs.exp()[..., None, None].unbind(1)
-    return (mixed * first + (1 - mixed) * second).log()
-
-
-def measure_pictures(
-    answer: Callable[[LitPicture], Tensor], pictures: Sequence[LitPicture]
-) -> dict[str, dict[str, float]]:
+def measure_pictures(answer: Callable[[LitPicture], Tensor], pictures: Sequence[LitPicture]) -> dict[str, float]:
     """The recovery angle, averaged over the pixels of each picture whose light is known; its summary over pictures.
 
     Args:
@@ -84,32 +23,27 @@ def measure_pictures(
     """
     means = []
     for picture in pictures:
-        known = (picture.light > 0).any(0)
+        known = picture.known[0]
         lights = answer(picture).expand_as(picture.light)
         means.append(recovery_error(lights[:, known].T, picture.light[:, known].T).mean())
-    return {"recovery": summary(torch.stack(means)).as_dict()}
-
-
-def lit_twice(scenes: LitScenes, seed: int = 0, count: int = 64) -> list[LitPicture]:
-    """The first scenes in white light, each lit again by :func:`two_lights`."""
-    size = scenes.images.shape[2:]
-    white = scenes.images[:count] / scenes.illuminants[:count, :, None, None]
-    lights = two_lights(len(white), max(size), torch.Generator().manual_seed(seed)).exp()
-    lights = F.interpolate(lights, size, mode="bilinear")
-    return [
-        LitPicture(str(number), image * light, light)
-        for number, (image, light) in enumerate(zip(white, lights, strict=True))
-    ]
+    return summary(torch.stack(means)).as_dict()
 
 
 @torch.no_grad()
-def evaluate_map(
-    model: LightMap, pictures: Sequence[LitPicture], device: torch.device
+def evaluate_pictures(
+    estimator: Estimator, pictures: Sequence[LitPicture], device: torch.device
 ) -> tuple[str, dict[str, dict[str, float]]]:
-    """The errors of a map of lights and of :data:`BASELINES`, as a table and by name."""
-    model = model.to(device).eval()
-    answers = {**BASELINES, "map of lights": lambda picture: model(picture.image[None].to(device))[0].cpu()}
-    found = {name: measure_pictures(answer, pictures)["recovery"] for name, answer in answers.items()}
+    """The errors of an estimator, with one light and with a plane, and of :data:`BASELINES`: a table, and by name."""
+    estimator = estimator.to(device).eval()
+
+    def one_light(picture: LitPicture) -> Tensor:
+        return estimator(picture.image[None].to(device), picture.known[None].to(device))[0, :, None, None].cpu()
+
+    def plane(picture: LitPicture) -> Tensor:
+        return estimator.light_plane(picture.image[None].to(device), picture.known[None].to(device))[0].cpu()
+
+    answers = {**BASELINES, "one light": one_light, "a plane of light": plane}
+    found = {name: measure_pictures(answer, pictures) for name, answer in answers.items()}
     rows = [[name, *(f"{errors[kind]:.2f}" for kind in ("mean", "median"))] for name, errors in found.items()]
     return markdown([["recovery error, °", "mean", "median"], *rows]), found
 
@@ -117,12 +51,12 @@ def evaluate_map(
 def _gray_world(picture: LitPicture) -> Tensor:
     from lightfast.constancy import gray_world
 
-    return gray_world(picture.image[None])[0, :, None, None]
+    return gray_world(picture.image[None], picture.known[None])[0, :, None, None]
 
 
 def _best_single_light(picture: LitPicture) -> Tensor:
     """The one light whose mean angle to those of all pixels is least, knowing them: Weiszfeld's median."""
-    lights = F.normalize(picture.light[:, (picture.light > 0).any(0)].T.double(), dim=1)
+    lights = F.normalize(picture.light[:, picture.known[0]].T.double(), dim=1)
     best = F.normalize(lights.mean(0), dim=0)
     for _ in range(30):
         weights = 1 / (lights - best).norm(dim=1).clamp(min=1e-6)
@@ -130,8 +64,18 @@ def _best_single_light(picture: LitPicture) -> Tensor:
     return best.float()[:, None, None]
 
 
+def _best_plane(picture: LitPicture) -> Tensor:
+    """The plane in log RGB of least squares, knowing the lights of all pixels."""
+    known, (height, width) = picture.known[0], picture.light.shape[1:]
+    y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    terms = torch.stack([torch.ones_like(y), y, x], 2)
+    logs = picture.light[:, known].T.clamp(min=1e-6).log()
+    return (terms @ torch.linalg.lstsq(terms[known], logs).solution).permute(2, 0, 1).exp()
+
+
 BASELINES: dict[str, Callable[[LitPicture], Tensor]] = {
     "gray world": _gray_world,
     "best single light, knowing the truth": _best_single_light,
+    "best plane of light, knowing the truth": _best_plane,
 }
-"""What a map of lights has to beat."""
+"""What a plane of light has to beat."""

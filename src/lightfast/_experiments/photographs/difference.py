@@ -14,7 +14,7 @@ __all__ = ["delta_e", "lab"]
 
 def lab(srgb: Tensor) -> Tensor:
     """CIE L*a*b* under D65, of sRGB in [0, 1]; colors along dim 1."""
-    to_xyz = torch.tensor(SRGB_TO_XYZ, dtype=srgb.dtype)
+    to_xyz = torch.tensor(SRGB_TO_XYZ, dtype=srgb.dtype, device=srgb.device)
     xyz = torch.einsum("ij,nj...->ni...", to_xyz, srgb_to_linear(srgb))
     white = to_xyz.sum(1).view(1, 3, *[1] * (srgb.ndim - 2))
     x = xyz / white

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -43,19 +44,21 @@ class Method:
     @property
     def color(self) -> str:
         """What reports ask: whether it is ours."""
-        return "log" if self.estimator == "illuminant" else "srgb"
+        return "log" if self.estimator == DEFAULT_ESTIMATOR else "srgb"
 
 
 _RECIPE = Recipe(
-    2400,
+    1500,
     batch_size=128,
     optimizer="adamw",
-    lr=0.003,
+    lr=0.002,
     weight_decay=0.02,
     schedule="cosine",
-    warmup=240,
-    log_every=200,
-    checkpoint_every=0,
+    warmup=120,
+    ema=0.99,
+    clip=1.0,
+    log_every=100,
+    checkpoint_every=300,
 )
 # Of pictures that are right, how many may be changed in part, and in full.
 _MAY_CHANGE = (0.02, 0.01)
@@ -72,14 +75,18 @@ class Photographs(Study):
     scenes: int = option(
         300, "How many scenes to render, evenly spread over those that there are.", "reproduce", minimum=2
     )
-    rounds: int = option(6, "How many times each scene is rendered.", "train", minimum=1)
+    estimator: str = option(
+        DEFAULT_ESTIMATOR,
+        "What estimates the light, as `lightfast balance --estimator` takes it: one that has not seen the scenes.",
+    )
+    rounds: int = option(3, "How many times each scene that is held out is rendered, to fit.", "train", minimum=1)
     _kept: dict[tuple[int, float], Renders] = dataclasses.field(default_factory=dict, repr=False)
 
     train_help = "Train the small network that tells whether a camera has balanced a picture already."
     help = "Balance pictures as cameras render them, rightly or wrongly: what is repaired, and what is made worse."
     data_help = (
         "A folder of raw scenes with their light, laid out as the reduced NUS set (index.csv, 16-bit linear PNGs), "
-        "none that the estimator was trained on; by default, scenes that lightfast draws itself."
+        "none that the networks were trained on; by default, scenes that lightfast draws itself."
     )
     noun = "method"
     kinds: ClassVar = {
@@ -88,12 +95,12 @@ class Photographs(Study):
         "white-patch": Method("White patch", "white-patch"),
         "shades-of-gray": Method("Shades of gray", "shades-of-gray"),
         "gray-edge-1": Method("Gray edge", "gray-edge-1"),
-        "no-prior": Method("Balance, without prior", "illuminant"),
-        "prior": Method("Balance", "illuminant", "auto"),
+        "no-prior": Method("Balance, without prior", DEFAULT_ESTIMATOR),
+        "prior": Method("Balance", DEFAULT_ESTIMATOR, "auto"),
     }
     plans: ClassVar = {
         "best": Plan("best", "Scenes of a data set", _RECIPE),
-        "demo": Plan("demo", "Drawn scenes", dataclasses.replace(_RECIPE, steps=100, warmup=10)),
+        "demo": Plan("demo", "Drawn scenes", dataclasses.replace(_RECIPE, steps=100, batch_size=32, warmup=10)),
     }
     trained = "prior"
     pipeline = CastReader
@@ -104,7 +111,16 @@ class Photographs(Study):
         return draw_scenes() if data is None else load_scenes(data)
 
     def about_data(self) -> dict[str, Any]:
-        return {"data": self.data.name, "cameras": list(self.data.camera_names), "scenes": len(self._chosen())}
+        return {
+            "data": self.data.name,
+            "cameras": list(self.data.camera_names),
+            "scenes": len(self._chosen()),
+            "estimator": Path(self.estimator).name,
+        }
+
+    @cached_property
+    def _held_out(self) -> Tensor:
+        return held_out(self.data)
 
     def _chosen(self) -> Tensor:
         """Numbers of the scenes that are rendered."""
@@ -121,10 +137,9 @@ class Photographs(Study):
 
     def make(self, run: Run, folder: Path) -> Training:
         reader = CastReader()
-        kept = self.data.subset(torch.where(~held_out(self.data))[0])
-        self.tell(f"rendering {len(kept)} scenes, {self.rounds} times each")
-        reader.about = {"data": self.data.name, "plan": self.plan.to_dict(), "rounds": self.rounds}
-        return Training(reader, CastTask(kept, reader, self.rounds, run.seed), self.plan.recipe)
+        kept = self.data.subset(torch.where(~self._held_out)[0])
+        reader.about = {"data": self.data.name, "cameras": list(self.data.camera_names), "plan": self.plan.to_dict()}
+        return Training(reader, CastTask(kept, reader.encoding), self.plan.recipe)
 
     def run(self) -> list[Record]:
         """Measure what is not measured yet."""
@@ -160,13 +175,14 @@ class Photographs(Study):
         A reader that was just trained is fitted to scenes that it was not trained on, instead.
         """
         if pipeline is not None:
-            rest = self.data.subset(torch.where(held_out(self.data))[0])
-            estimator = Estimator.load(DEFAULT_ESTIMATOR)
-            fit = fit_reader(pipeline.eval(), rest, estimator, _MAY_CHANGE, self.rounds, _ESTIMATES)
+            rest = self.data.subset(torch.where(self._held_out)[0])
+            estimator = Estimator.load(self.estimator)
+            fit = fit_reader(pipeline.to(self.device).eval(), rest, estimator, _MAY_CHANGE, self.rounds, _ESTIMATES)
             pipeline.about |= {"fit": fit, "provenance": provenance()}
             return fit
         method = self.kinds[run.kind]
-        estimate = None if method.estimator is None else choose_estimator(method.estimator)
+        named = self.estimator if method.estimator == DEFAULT_ESTIMATOR else method.estimator
+        estimate = None if named is None else choose_estimator(named)
         found: dict[str, list[float]] = {name: [] for name in self.measured}
         for cast in CASTS:
             for name, value in _measured(self._renders(run.seed, cast), estimate, method):

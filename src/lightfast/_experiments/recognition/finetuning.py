@@ -102,6 +102,9 @@ class FineTuning(Study):
         "The conventional classifier: a folder, or a packaged model. By default, the packaged ResNet-20 for CIFAR-10, "
         "and one that is trained first for other pictures.",
     )
+    held_out: bool = option(
+        False, "Test on a tenth of the training images instead, which are not trained on: to choose."
+    )
 
     help = (
         "Fine-tune a trained conventional network in several ways, and count errors under all lights after each epoch."
@@ -115,8 +118,9 @@ class FineTuning(Study):
             FineTuningPlan(
                 "usual",
                 "a short fine-tuning with a cosine schedule",
-                Recipe(3910, lr=0.02, **_RECIPE),
+                Recipe(3910, lr=0.05, **_RECIPE),
                 Augmentation(crop=4),
+                distill=0.5,
             ),
             FineTuningPlan(
                 "demo",
@@ -135,7 +139,8 @@ class FineTuning(Study):
 
     @classmethod
     def load(cls, data: Path | None, options: Mapping[str, Any]) -> Pictures:
-        return drawn_pictures(train=1024, test=512) if data is None else load_pictures(data, options["size"])
+        pictures = drawn_pictures(train=1024, test=512) if data is None else load_pictures(data, options["size"])
+        return pictures.held_out() if options["held_out"] else pictures
 
     def __post_init__(self) -> None:
         """Images and labels on the device."""

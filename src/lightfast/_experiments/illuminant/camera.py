@@ -1,0 +1,51 @@
+"""Test images of a camera together: groups of them, and how wide a light is, found on other images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightfast.constancy import pull_together
+from lightfast.metrics import recovery_error
+
+WIDTHS = (0.02, 0.03, 0.04, 0.06, 0.08)
+"""Of a light in log chroma: those among which one is chosen."""
+
+_ENOUGH = 300
+
+
+def groups_by_camera(cameras: Tensor, places: Tensor, size: int | None = None) -> list[Tensor]:
+    """The places (K,), int64, of each camera; with a `size`, in groups of so many at random, the last perhaps smaller.
+
+    >>> groups_by_camera(torch.tensor([0, 0, 1, 0, 1]), torch.tensor([1, 2, 3, 4]))
+    [tensor([1, 3]), tensor([2, 4])]
+    """
+    whole = [places[cameras[places] == camera] for camera in cameras[places].unique()]
+    if size is None:
+        return whole
+    generator = torch.Generator().manual_seed(0)
+    return [part for each in whole for part in each[torch.randperm(len(each), generator=generator)].split(size)]
+
+
+def pulled(lights: Tensor, spread: Tensor, groups: Sequence[Tensor], width: float) -> Tensor:
+    """Lights (N, 3), those of each group pulled together."""
+    lights = lights.clone()
+    for places in groups:
+        lights[places] = pull_together(lights[places], spread[places], width)
+    return lights
+
+
+def errors_of_widths(lights: Tensor, spread: Tensor, truth: Tensor, groups: Sequence[Tensor]) -> Tensor:
+    """The sum of the recovery errors over these groups for each of :data:`WIDTHS`.
+
+    Of each group some hundred images are enough.
+    """
+    some = [places[:: -(-len(places) // _ENOUGH)] for places in groups]
+    chosen = torch.cat(some)
+
+    def error(width: float) -> Tensor:
+        return recovery_error(pulled(lights, spread, some, width)[chosen], truth[chosen]).sum()
+
+    return torch.stack([error(width) for width in WIDTHS])
