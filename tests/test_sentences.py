@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 
 import lightfast as lf
+from lightfast._atomic import replacing
 
 NET = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU())
 GRAY = torch.zeros(1, 1, 32, 32)
@@ -87,3 +89,9 @@ def test_no_object_and_no_number_of_the_system_is_named(
         assert code != 0 and f"{nothing} cannot be read as" in said and "object at" not in said
     code, _, said = run("balance", nothing, "-o", nothing)
     assert (code, said.strip()) == (2, f"lightfast: {nothing}: file exists")
+
+
+def test_a_folder_that_is_gone_is_an_error_of_the_system_whoever_writes(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as met, replacing(tmp_path / "gone" / "model.safetensors") as partial:
+        save_file({"weight": torch.zeros(3)}, partial)
+    assert met.value.filename == str(tmp_path / "gone" / "model.safetensors")

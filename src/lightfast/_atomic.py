@@ -42,6 +42,7 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
 
     Raises:
         DiskFull: there is no room for it.
+        OSError: another error of the system, also one that a library in Rust met.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -52,8 +53,11 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
         if durable:
             _flush(path.parent)
     except Exception as error:
-        if not isinstance(error, DiskFull) and (number := _no_room(error)):
+        number = _system_error(error)
+        if number in _FULL and not isinstance(error, DiskFull):
             raise DiskFull(path, number) from error
+        if number and not isinstance(error, OSError):
+            raise OSError(number, os.strerror(number), str(path)) from error
         raise
     finally:
         partial.unlink(missing_ok=True)
@@ -91,11 +95,10 @@ def _on_one_line(found: re.Match[str]) -> str:
     return line if len(line) <= _SHORT else found[0]
 
 
-def _no_room(error: BaseException) -> int:
-    """The number of an error that says that the disk is full, also as libraries in Rust put it; or else 0."""
+def _system_error(error: BaseException) -> int:
+    """The number that the system has for an error, also as libraries in Rust put it; or else 0."""
     told = re.search(r"\(os error (\d+)\)", str(error))
-    number = error.errno if isinstance(error, OSError) else int(told[1]) if told else 0
-    return number if number in _FULL else 0
+    return (error.errno or 0) if isinstance(error, OSError) else int(told[1]) if told else 0
 
 
 def _flush(path: Path) -> None:

@@ -165,6 +165,9 @@ def proofs(count: int, seed: int) -> Counts:
             if proved and worst != worst:
                 ended["proved, but numbers overflow"] += 1
                 continue
+            if proved and worst >= 1e-6 and _trembles(program, place):
+                ended["proved, but rounding decides"] += 1
+                continue
             assert not proved or worst < 1e-6, f"program {number}, output {place}: {proved}, but moves by {worst}"
             ended[f"proved {proved}" if proved else "not proved"] += 1
         number += 1
@@ -182,6 +185,19 @@ def _difference(offset: torch.Tensor, before: Any, after: Any, place: int, follo
     wanted = add_offset(before[place], offset, GROUPS) if follows else before[place]
     scale = max(1.0, *(float(value.abs().max()) for value in (*before[: place + 1], *after[: place + 1])))
     return float((after[place] - wanted).abs().max()) / scale
+
+
+def _trembles(program: Program, place: int) -> bool:
+    """Whether an output jumps where its input changes by rounding alone, as `1.5 x - 0.5 x < x` does.
+
+    What is compared there is equal in exact arithmetic, of which a proof is; measured, it says nothing.
+    """
+    for sample in range(3):
+        x = 2 * noise(*SHAPE, seed=sample)
+        shaken = x * (1 + 1e-14 * noise(*SHAPE, seed=sample + 200))
+        if _difference(x[:, :3, 0, 0], program(x), program(shaken), place, False) >= 1e-6:
+            return True
+    return False
 
 
 class _Points:

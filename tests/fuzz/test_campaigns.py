@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from campaign import CAMPAIGNS
+from campaign import CAMPAIGNS, _trembles
+from programs import Program
 
 FEW = {"images": 40, "models": 12, "proofs": 8, "kills": 3}
 
@@ -24,6 +25,11 @@ def run(name: str, count: int) -> str:
 def test_a_few_attempts(name: str) -> None:
     ended = CAMPAIGNS[name][0](FEW[name], 1)
     assert sum(ended.values()) == FEW[name] * (3 if name == "images" else 1)
+
+
+def test_rounding_decides_only_between_equals() -> None:
+    lines = [("affine", 0, 0), ("less", 1, 0), ("relu", 0, 0), ("round", 0, 0), ("compare_zero", 0, 0), ("less", 0, 3)]
+    assert [_trembles(Program(lines), place) for place in range(len(lines))] == [False, True, *[False] * 4]
 
 
 def test_a_few_kills() -> None:
