@@ -361,6 +361,7 @@ def test_what_cannot_be_converted_is_explained() -> None:
     "kind",
     [
         kinds.WritesIntoParts,
+        kinds.WritesIntoItsOwnPart,
         kinds.SumsOfParts,
         kinds.SplitAttention,
         kinds.Region,

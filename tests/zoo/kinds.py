@@ -27,6 +27,17 @@ class WritesIntoParts(nn.Module):
         return self.head(x + y)
 
 
+class WritesIntoItsOwnPart(nn.Module):
+    """Dropout in place of a part that nobody else looks at, as before MViT's head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.drop, self.head = nn.Conv2d(3, 6, 4, 4), nn.Dropout(0.1, inplace=True), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(F.gelu(self.stem(x)).flatten(2).transpose(1, 2)[:, 0]))
+
+
 class SumsOfParts(nn.Module):
     """Res2Net's pattern: a map is split, and each part is added to what was made of the one before."""
 
@@ -83,6 +94,7 @@ class WritesItsType(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = torch.arange(x.shape[-1], dtype=torch.float32, device=x.device).to(self.embed.weight.dtype)
+        rows = rows + torch.zeros(x.shape[-1])
         return self.conv(x) + self.embed(rows.sin().expand(1, 1, x.shape[-1], x.shape[-1]))
 
 
