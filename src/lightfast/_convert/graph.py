@@ -365,7 +365,7 @@ def _transpose_after_layers(graph: fx.Graph) -> None:
         if not isinstance(before, fx.Node) or operation(before) != "transpose" or len(before.users) > 1:
             continue
         value, first, second = before.args
-        assert isinstance(value, fx.Node)
+        assert isinstance(value, fx.Node) and callable(before.target)
         rank = value.meta["val"].dim()
         if rank - 1 in (first % rank, second % rank):  # pyright: ignore[reportOperatorIssue]
             continue
