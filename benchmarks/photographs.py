@@ -31,7 +31,7 @@ from lightfast._photographs.folder import balance_file
 TIMES = 5
 
 
-def command(*arguments: str) -> float:
+def command(*arguments: str, python: tuple[str, ...] = ("-m", "lightfast.cli")) -> float:
     """Seconds of processor time of `lightfast ...`, in a process of its own."""
 
     def spent() -> float:
@@ -39,7 +39,7 @@ def command(*arguments: str) -> float:
         return used.ru_utime + used.ru_stime
 
     before = spent()
-    subprocess.run([sys.executable, "-m", "lightfast.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, *python, *arguments], check=True, stdout=subprocess.DEVNULL)
     return spent() - before
 
 
@@ -65,6 +65,7 @@ def main() -> None:
         estimate = choose_estimator("illuminant")
         ways: dict[str, Callable[[], float]] = {
             "`lightfast --help`": lambda: command("--help"),
+            "`import torch`, for comparison": lambda: command("import torch", python=("-c",)),
             "`lightfast balance` of a small picture": lambda: command(
                 *("balance", str(small), "-o", str(out), "--overwrite", "--no-sheet")
             ),
