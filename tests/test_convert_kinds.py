@@ -9,6 +9,7 @@ from torch import nn
 import lightfast.nn as lfnn
 from lightfast._certify import certify
 from lightfast._convert import convert, converter
+from lightfast._convert.blocks import StochasticDepth
 from lightfast._convert.capture import capture
 from lightfast._equivariance import equivariance_error
 from tests import zoo
@@ -186,3 +187,15 @@ def test_standardized_weights_are_proved_through_many_layers(monkeypatch: pytest
     layers = (kinds.StandardizedConv(3 if number == 0 else 32, 32) for number in range(12))
     net = convert(nn.Sequential(*layers), images(8), output="equivariant")
     assert net.conversion.certificate.equivariant
+
+
+def test_stochastic_depth_that_is_written_out_is_a_module() -> None:
+    torch.manual_seed(0)
+    model = kinds.WritesDepthOut()
+    net = convert(model, images(8))
+    assert isinstance(net.get_submodule("block"), lfnn.Conv2d)
+    (depth,) = (module for module in net.modules() if isinstance(module, StochasticDepth))
+    assert depth.p == 0.25 and torch.equal(depth.eval()(x := images()), x)
+    drawn = depth.train()(torch.ones(400, 1)).unique(return_counts=True)
+    assert drawn[0].tolist() == [0.0, pytest.approx(1 / 0.75)] and 250 < drawn[1][1] < 350
+    assert equivariance_error(net.eval(), images(8), offsets=5.0, expect="invariant") < 1e-9

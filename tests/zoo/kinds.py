@@ -395,3 +395,20 @@ class StandardizedConv(nn.Conv2d):
         flat = self.weight.reshape(1, self.out_channels, -1)
         weight = F.batch_norm(flat, None, None, training=True, momentum=0.0).reshape_as(self.weight)
         return F.conv2d(input, weight, self.bias)
+
+
+class WritesDepthOut(nn.Module):
+    """Stochastic depth in the forward of a block with layers, as in MONAI's EfficientNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block, self.head = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.block(x)
+        if self.training:
+            drawn = torch.rand([x.shape[0], 1, 1, 1], dtype=x.dtype, device=x.device)
+            drawn += 0.75
+            y = y / 0.75 * torch.floor(drawn)
+        return self.head((x + y).mean((2, 3)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -159,6 +160,26 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dropout={self.dropout}"
+
+
+class StochasticDepth(nn.Module):
+    """`x / (1 - p) · floor(1 - p + u)` with a uniform `u` for each image, in training; `x` in evaluation.
+
+    Shapes: any, unchanged.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        drawn = torch.rand([x.shape[0]] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device)
+        return x / (1 - self.p) * (drawn + (1 - self.p)).floor()
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
 
 
 class Modes(nn.Module):

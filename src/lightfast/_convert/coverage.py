@@ -76,7 +76,7 @@ def summary(folder: Path) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---|---|---|",
     ]
     for record in records:
-        rows = [row for row in record["networks"] if row["built"]]
+        rows = [row for row in record["networks"] if row.get("built", True)]
         works = [row for row in rows if row["converts"]]
         measured = [row for row in works if row["error"] is not None]
         ratios = [row["seconds"] / row["export_seconds"] for row in works if row["export_seconds"]]

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from lightfast._convert.blocks import StochasticDepth
 from lightfast._response.interpreter import concrete
 from lightfast._tracing import export, quiet, two_images
 
@@ -133,6 +134,7 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     assert isinstance(network, fx.GraphModule)
     _inline_regions(network)
     _undo_decompositions(network.graph)
+    _name_stochastic_depth(network)
     _keep_random_modules(network, model)
     _make_pure(network.graph)
     _transpose_after_layers(network.graph)
@@ -235,6 +237,32 @@ def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ax
 
     bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
     return {name: pytree.tree_map(of, argument) for name, argument in bound.items()}
+
+
+def _name_stochastic_depth(network: fx.GraphModule) -> None:
+    """Put a module in the place of stochastic depth that is written out, `x / p · floor(p + u)`, among other layers."""
+    graph = network.graph
+    for node in [node for node in graph.nodes if operation(node) == "rand"]:
+        chain = [node]
+        for names in (("add", "add_"), ("floor", "floor_"), ("mul", "mul_")):
+            users = list(chain[-1].users)
+            if len(users) == 1 and operation(users[0]) in names:
+                chain += users
+        if len(chain) < 4:
+            continue
+        keep, product = chain[1].args[1], chain[3]
+        scaled = next(argument for argument in product.all_input_nodes if argument is not chain[2])
+        if not isinstance(keep, float) or operation(scaled) != "div" or scaled.args[1] != keep:
+            continue
+        stack = stack_of(node)
+        path = ".".join(filter(None, (stack[-1][1] if stack else "", f"stochastic_depth_{node.name}")))
+        network.add_submodule(path, StochasticDepth(1 - keep))
+        with graph.inserting_before(product):
+            named = graph.call_module(path, (scaled.args[0],))
+        named.meta = dict(product.meta)
+        product.replace_all_uses_with(named)
+        for old in reversed(chain):
+            graph.erase_node(old)
 
 
 def _keep_random_modules(network: fx.GraphModule, model: nn.Module) -> None:
@@ -371,7 +399,7 @@ def _transpose_after_layers(graph: fx.Graph) -> None:
             continue
         node.args = (value, *node.args[1:])
         with graph.inserting_after(node):
-            after = graph.call_function(before.target, (node, first, second))
+            after = graph.call_function(torch.ops.aten.transpose.int, (node, first, second))
         after.meta = dict(node.meta)
         node.replace_all_uses_with(after, delete_user_cb=lambda user, after=after: user is not after)
         node.meta = {**node.meta, "val": node.meta["val"].transpose(first, second)}

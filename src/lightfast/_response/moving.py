@@ -14,9 +14,8 @@ from lightfast._response.registry import axes_of, rule, without_axes
 from lightfast._response.value import Constant, NoResponse, Response, align, settle
 
 _MOVING = (
-    "alias clone contiguous detach lift_fresh_copy chunk narrow select slice split split_with_sizes unbind index "
-    "diagonal tril triu squeeze roll expand repeat repeat_interleave tile channel_shuffle pixel_shuffle "
-    "pixel_unshuffle im2col col2im unfold"
+    "chunk narrow select slice split split_with_sizes unbind index diagonal tril triu squeeze roll expand repeat "
+    "repeat_interleave tile channel_shuffle pixel_shuffle pixel_unshuffle im2col col2im unfold"
 )
 rule(*_MOVING.split())(partial(joint, data=["self"]))
 rule("stack")(partial(joint, data=["tensors"]))
@@ -93,6 +92,11 @@ def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[range, 
     return runs
 
 
+@rule("alias", "clone", "contiguous", "detach", "lift_fresh_copy")
+def _same(call: Call) -> Response:
+    return Response(call.shapes, call.response("self").map)
+
+
 @rule("_to_copy", "to", "copy", "expand_as")
 def _copy(call: Call) -> Response:
     value = call["src"] if call.name == "copy" else call["self"]
@@ -126,6 +130,8 @@ def _pad(call: Call) -> Response:
     value, amounts = call.response("self"), call["pad"]
     axes = [len(value.shape) - 1 - i // 2 for i, amount in enumerate(amounts) if amount]
     flat = [axis for axis in axes if value.moving.shape[axis + 1] == 1]
+    if not axes:
+        return Response(call.shapes, value.map)
     if call.name == "pad" and call["mode"] != "constant":
         return Response(call.shapes, value.map) if flat == axes else joint(call, ["self"])
     if any(amounts[2 * (len(value.shape) - 1 - axis)] >= 0 for axis in flat):

@@ -96,6 +96,12 @@ def test_the_original_is_measured_once_and_the_others_at_every_epoch(pictures, t
     assert study.line(records[0]) == "error 8.00 % in white light, 9.00 % at worst up to S = 0.9"
 
 
+def test_settings_are_chosen_on_images_that_are_not_trained_on():
+    held_out, all_of_them = (FineTuning.load(None, {"size": None, "held_out": out}) for out in (True, False))
+    assert len(held_out.test_labels) == 102 and len(held_out.train_labels) == 1024 - 102
+    assert len(all_of_them.train_labels) == 1024
+
+
 @pytest.mark.slow
 def test_the_study_from_the_command_line(tmp_path, run):
     code, out, err = run(
