@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightfast._response.call import CENTER, Call, joint, moves
 from lightfast._response.registry import axes_of, rule, without_axes
-from lightfast._response.value import Constant, NoResponse, Response, align, full, settle
+from lightfast._response.value import Constant, NoResponse, Response, align, settle
 
 _MOVING = (
     "alias clone contiguous detach lift_fresh_copy chunk narrow select slice split split_with_sizes unbind index "
