@@ -43,7 +43,7 @@ def command(*arguments: str) -> float:
     return spent() - before
 
 
-def timed(work: Callable[[], None]) -> float:
+def timed(work: Callable[[], object]) -> float:
     """Seconds of processor time in this process."""
     started = time.process_time()
     work()

@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--model", default="illuminant")
     given = parser.parse_args()
     pictures, estimator = load_mimo(given.pictures), lf.load(given.model).eval()
+    assert isinstance(estimator, lf.Estimator)
     found = []
     for settings in product((3, 5), (0.25, 0.35, 0.5), (0.0, 0.02, 0.05, 0.2)):
         windows = Windows(*settings)

@@ -26,15 +26,15 @@ def main() -> None:
     """Visit the page, and write docs/page-*.jpg."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         # Under a lamp.
-        warm = (data.coffee() * np.array([1.0, 0.8, 0.55])).round().astype(np.uint8)
-        Image.fromarray(warm).save(Path(folder, "coffee.jpg"), quality=95)
+        warm = (data.chelsea() * np.array([1.0, 0.8, 0.55])).round().astype(np.uint8)
+        Image.fromarray(warm).save(Path(folder, "chelsea.jpg"), quality=95)
         Image.fromarray(data.astronaut()).save(Path(folder, "astronaut.jpg"), quality=95)
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         with serving(Path(folder)) as (address, _):
             page = browser.new_page(viewport={"width": 1100, "height": 900})
             page.goto(address)
             show(page, "Balance")
-            for name in ("astronaut", "coffee"):
+            for name in ("astronaut", "chelsea"):
                 page.locator("#balance-upload input[type=file]").set_input_files(str(Path(folder, f"{name}.jpg")))
                 page.locator("#balance-status").get_by_text(name).wait_for()
             page.wait_for_timeout(2000)

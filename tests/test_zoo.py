@@ -13,9 +13,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from lightfast._commands import app
-from lightfast._convert import coverage, libraries
+from lightfast._convert import convert, coverage, libraries
 from lightfast._convert.libraries import Network, networks, one_per_family
 from lightfast._convert.sweep import Row, count_layers, measured_error, sweep
+from tests.zoo import kinds
 
 LIBRARY = "tests.zoo.library:NETWORKS"
 
@@ -43,11 +44,12 @@ def _swept(names: str, out: Path, *options: str) -> str:
 def test_command_writes_record_and_table_and_goes_on(tmp_path: Path) -> None:
     said = _swept("draws", tmp_path)
     assert "draws: no:" in said and "0 of 1 networks convert" in said
-    said = _swept("good,draws", tmp_path, "--resume")
+    said = _swept("good,draws,missing", tmp_path, "--resume")
     assert "good: 2 of 2 layers constrained" in said and "draws:" not in said
     assert "1 of 2 networks convert" in said
     record = json.loads((tmp_path / "tests.zoo.library.NETWORKS.json").read_text())
-    assert [row["name"] for row in record["networks"]] == ["good", "draws"]
+    assert [row["name"] for row in record["networks"]] == ["good", "draws", "missing"]
+    assert record["networks"][2]["reason"] == "cannot be built: a library that is not there"
     assert {"command", "commit", "machine"} == set(record["source"])
     assert {"torch", "python"} <= set(record["versions"]) and all("date" in row for row in record["networks"])
     assert f"| {LIBRARY} | 2 | 1 | 1 of 1 | 1 of 1 |" in (tmp_path / "table.md").read_text()
@@ -90,14 +92,17 @@ def test_installed_libraries_have_networks(library: str) -> None:
     assert one_per_family(found) and all(isinstance(network, Network) for network in found.values())
 
 
+def test_layers_that_never_see_the_image_are_not_counted() -> None:
+    net = convert(kinds.WritesItsType(), torch.zeros(1, 3, 8, 8))
+    assert count_layers(net) == (1, 1)
+
+
 def test_networks_of_lightfast_are_plain_ones() -> None:
     model, example = networks("lightfast")["resnet20"].build()
     assert model(example).shape == (1, 10) and count_layers(model)[0] == 0
 
 
 def test_measured_error_finds_a_false_certificate() -> None:
-    from lightfast._convert import convert
-
     net = convert(nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU()), torch.zeros(1, 3, 4, 4))
     assert measured_error(net, torch.zeros(1, 3, 4, 4)) < 1e-12
     false = nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU())

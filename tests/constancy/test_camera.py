@@ -61,7 +61,11 @@ def test_a_prior_from_a_few_lights_helps_where_they_are_true_and_says_so_little_
     better = reproduction_error(prior(estimates[40:], spread), truth[40:]).mean()
     assert better < 0.9 * reproduction_error(estimates[40:], truth[40:]).mean()
     assert reproduction_error(prior(estimates, torch.full((200,), 0.01)), estimates).max() < 0.1
+    beside = F.normalize(truth[:1] * torch.tensor([[0.9, 1.2, 0.9]]))
+    assert reproduction_error(prior(beside, torch.tensor([4.0])), beside) > 4, "what the camera never met is doubted"
     far = F.normalize(torch.tensor([[0.05, 1.0, 0.05]]))
-    assert reproduction_error(prior(far, torch.tensor([4.0])), far) > 5, "what the camera never met is doubted"
+    assert reproduction_error(prior(far, torch.tensor([4.0])), far) < 3, "but not what is unlike all that was measured"
+    few = LightPrior(truth[:6])(estimates[40:], spread)
+    assert reproduction_error(few, truth[40:]).mean() < reproduction_error(estimates[40:], truth[40:]).mean()
     with pytest.raises(ValueError, match="at least two lights"):
         LightPrior(truth[:1])

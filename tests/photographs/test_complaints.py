@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import lightfast as lf
 from lightfast._commands import app
+from lightfast._photographs.balance import cast_angle
 from lightfast._photographs.files import read_photo
 from lightfast._photographs.folder import BalancedFile
 from lightfast._photographs.photo import Photo, PhotoError
@@ -341,8 +342,7 @@ def test_balance_starts_without_what_it_does_not_need():
     code = (
         "import sys, lightfast._photographs.work as w; w.check_estimator('illuminant')\n"
         "from lightfast._photographs.cast import cast_reader; cast_reader()\n"
-        "late = {'torch._dynamo', 'sympy', 'lightfast._convert', 'lightfast._certify', 'scipy', 'matplotlib', "
-        "'rawpy'}\n"
+        "late = {'torch._dynamo', 'sympy', 'lightfast._convert', 'lightfast._certify', 'scipy', 'rawpy'}\n"
         "assert not late & set(sys.modules), late & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -392,3 +392,23 @@ def test_thin_holes_follow_light_exactly():
     plain = lf.fill(light, mask, linear=True).picture
     relit = lf.fill(light * gains, mask, linear=True).picture
     np.testing.assert_allclose(relit, plain * gains, rtol=1e-5)
+
+
+def _moved(picture):
+    return cast_angle(lf.balance(picture).light)
+
+
+def test_good_pictures_and_their_parts_are_left_alone():
+    from skimage import data
+
+    astronaut = data.astronaut()
+    assert max(map(_moved, (astronaut, data.coffee(), data.chelsea()))) < 1
+    corners = [(top, left) for top in (0, 128, 256) for left in (0, 128, 256)]
+    lights = [lf.balance(astronaut[top : top + 256, left : left + 256]).light for top, left in corners]
+    apart = [cast_angle([a / b for a, b in zip(x, y, strict=True)]) for x in lights for y in lights]
+    assert max(apart) < 3
+
+
+def test_photographs_that_were_spoiled_are_left_alone(data_folder):
+    names = ("kodak-02", "canon-eos-450d", "panasonic-fz5", "nikon-d40")
+    assert max(_moved(data_folder / "photographs" / f"{name}.jpg") for name in names) < 1

@@ -27,6 +27,17 @@ class WritesIntoParts(nn.Module):
         return self.head(x + y)
 
 
+class WritesIntoItsOwnPart(nn.Module):
+    """Dropout in place of a part that nobody else looks at, as before MViT's head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.drop, self.head = nn.Conv2d(3, 6, 4, 4), nn.Dropout(0.1, inplace=True), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(F.gelu(self.stem(x)).flatten(2).transpose(1, 2)[:, 0]))
+
+
 class SumsOfParts(nn.Module):
     """Res2Net's pattern: a map is split, and each part is added to what was made of the one before."""
 
@@ -83,6 +94,7 @@ class WritesItsType(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = torch.arange(x.shape[-1], dtype=torch.float32, device=x.device).to(self.embed.weight.dtype)
+        rows = rows + torch.zeros(x.shape[-1])
         return self.conv(x) + self.embed(rows.sin().expand(1, 1, x.shape[-1], x.shape[-1]))
 
 
@@ -241,6 +253,23 @@ class SeparateValues(nn.Module):
         return self.head((x + self.out(y.transpose(1, 2).flatten(2))).mean(1))
 
 
+class JointKeysAndValues(nn.Module):
+    """Queries from one layer, keys and values from another, as in the pyramid vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.query, self.both = nn.Conv2d(3, 8, 2, 2), nn.Linear(8, 8), nn.Linear(8, 16)
+        self.out, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        n, tokens, _ = x.shape
+        q = self.query(x).reshape(n, tokens, 2, 4).permute(0, 2, 1, 3)
+        k, v = self.both(x).reshape(n, -1, 2, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, 8)
+        return self.head((x + self.out(y)).mean(1))
+
+
 class PooledValues(nn.Module):
     """Queries, keys and values from one layer, each pooled by a convolution over the image, as in MViT."""
 
@@ -326,3 +355,43 @@ class SlowToFollow(nn.Module):
             pass
         y = self.conv(x).reshape(x.shape[0], 6, x.shape[2] * x.shape[3]).relu()
         return self.head(y.reshape(x.shape[0], 6, x.shape[2], x.shape[3]))
+
+
+class KeepsTensors(nn.Module):
+    """Keeps a tensor from the first call on, as ConViT does its relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.rows = nn.Conv2d(3, 6, 3, padding=1), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rows is None or self.rows.shape[0] != x.shape[-1]:
+            self.rows = torch.zeros(x.shape[-1])
+            self.rows[1:] = torch.arange(1, x.shape[-1]).sin()
+        return self.conv(x) + self.rows.reshape(1, 1, 1, -1)
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.squeeze, self.excite = nn.Conv2d(3, 12, 3), nn.Conv2d(12, 6, 1), nn.Conv2d(6, 12, 1)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        gate = self.excite(F.relu(self.squeeze(x.mean((2, 3), keepdim=True)))).sigmoid()
+        return self.head((x * gate).mean((2, 3)))
+
+
+class StandardizedConv(nn.Conv2d):
+    """A convolution whose weight is standardized, as in Big Transfer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(flat, None, None, training=True, momentum=0.0).reshape_as(self.weight)
+        return F.conv2d(input, weight, self.bias)

@@ -29,4 +29,8 @@ def _large() -> tuple[nn.Module, Tensor]:
     return nn.Linear(2**17, 2**17), torch.zeros(1, 3, 2**17)
 
 
-NETWORKS = {"good": _classifier, "draws": _random, "endless": _endless, "large": _large}
+def _missing() -> tuple[nn.Module, Tensor]:
+    raise ImportError("a library that is not there")
+
+
+NETWORKS = {"good": _classifier, "draws": _random, "endless": _endless, "large": _large, "missing": _missing}

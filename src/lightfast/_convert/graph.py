@@ -50,7 +50,12 @@ _SIZED = (
 _PATIENCE, _SECONDS = 10.0, 3.0
 """How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
-_VIEWS = ("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach")
+_VIEWS = (
+    *("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach"),
+    *("reshape", "flatten", "unflatten", "contiguous", "to", "split", "split_with_sizes", "chunk", "unbind", "alias"),
+    *("view_as", "reshape_as", "expand_as", "movedim", "swapaxes", "diagonal", "unfold", "real", "imag"),
+)
+"""Operations whose output may share memory with what they are given."""
 
 
 class PlainGraph(NamedTuple):
@@ -360,7 +365,7 @@ def _transpose_after_layers(graph: fx.Graph) -> None:
         if not isinstance(before, fx.Node) or operation(before) != "transpose" or len(before.users) > 1:
             continue
         value, first, second = before.args
-        assert isinstance(value, fx.Node)
+        assert isinstance(value, fx.Node) and callable(before.target)
         rank = value.meta["val"].dim()
         if rank - 1 in (first % rank, second % rank):  # pyright: ignore[reportOperatorIssue]
             continue
@@ -415,7 +420,8 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
     graph, own = network.graph, floats[0].dtype
     reference: fx.Node | None = None
     for node in list(graph.nodes):
-        if not isinstance(node.target, OpOverload) or own not in (*node.args, *node.kwargs.values()):
+        made = not node.all_input_nodes and getattr(node.meta.get("val"), "dtype", None) == own
+        if not isinstance(node.target, OpOverload) or not (made or own in (*node.args, *node.kwargs.values())):
             continue
         if operation(node) not in ("to", "_to_copy") and _has_type(node.args[:1], own):
             # A sum or a softmax in the type that its input has anyway.
@@ -442,6 +448,7 @@ def _has_type(arguments: Iterable[Any], dtype: torch.dtype) -> bool:
 
 def _make_pure(graph: fx.Graph) -> None:
     """Replace operations that write into a tensor by those that give a new one, and drop checks and counters."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         target = node.target
         if node.op != "call_function" or not isinstance(target, OpOverload):
@@ -451,7 +458,7 @@ def _make_pure(graph: fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0]) if node.users else None
             graph.erase_node(node)
         elif target._schema.is_mutable:
-            _replace_in_place(graph, node)
+            _replace_in_place(graph, node, order)
         elif operation(node) in ("reshape_as", "view_as"):
             _write_shape(graph, node)
 
@@ -469,21 +476,27 @@ def _write_shape(graph: fx.Graph, node: fx.Node) -> None:
     node.target, node.args = torch.ops.aten.reshape.default, (value, sizes)
 
 
-def _replace_in_place(graph: fx.Graph, node: fx.Node) -> None:
-    name, written = operation(node), node.args[0]
+def _replace_in_place(graph: fx.Graph, node: fx.Node, order: dict[fx.Node, int]) -> None:
+    name, written, place = operation(node), node.args[0], order[node]
     assert isinstance(written, fx.Node) and isinstance(node.target, OpOverload)
-    later = set()
-    after = False
-    for other in graph.nodes:
-        after = after or other is node
-        if after:
-            later.add(other)
-    shares = [user for user in written.users if user not in later and operation(user) in _VIEWS]
-    if operation(written) in _VIEWS or any(user in later for view in shares for user in view.users):
+    others = _sharing(written) - {written}
+    if any(other.op == "get_attr" or order.get(user, -1) > place for other in others for user in other.users):
         where = stack_of(node)[-1][1] if stack_of(node) else "the network"
         raise _SharedWrite(
             f"{where} writes with {name} into a part of a tensor, which others may share: write it without side effects"
         )
     packet = getattr(torch.ops.aten, name.removesuffix("_"))
     node.target = getattr(packet, node.target._overloadname)
-    written.replace_all_uses_with(node, delete_user_cb=lambda user: user in later and user is not node)
+    written.replace_all_uses_with(node, delete_user_cb=lambda user: order.get(user, -1) > place)
+
+
+def _sharing(node: fx.Node) -> set[fx.Node]:
+    """The nodes that may share memory with a node: what it is a view of, and all views of that."""
+    while operation(node) in _VIEWS or node.target is getitem:
+        node = node.all_input_nodes[0]
+    found, pending = {node}, [node]
+    while pending:
+        views = [user for user in pending.pop().users if operation(user) in _VIEWS or user.target is getitem]
+        pending += [view for view in views if view not in found]
+        found.update(views)
+    return found

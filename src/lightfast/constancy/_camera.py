@@ -12,6 +12,7 @@ _FEWEST = 4
 _MOST_PLACES = 1024
 _ROUNDS = 30
 _NARROWEST = 0.02
+_UNKNOWN = 0.1
 _WIDTH = 0.06
 """Of a light: what was best on data sets that were not trained on (`width` in results/illuminant/leave-one-set-out)."""
 
@@ -50,12 +51,13 @@ def pull_together(lights: Tensor, spread: Tensor, width: float = _WIDTH) -> Tens
 class LightPrior:
     """Which lights a known camera meets: a density in log chroma, to be multiplied onto estimates.
 
-    A mean of Gaussians, one about each measured light. The answer is the mean of the posterior: with `x` the estimate
-    and `σ` its standard deviation, the Gaussian about `μ_k` of standard deviation `h` and share `π_k` counts by
-    `π_k N(x; μ_k, h² + σ²)`, and puts the light at `(σ² μ_k + h² x) / (σ² + h²)`.
+    A mean of Gaussians, one about each measured light, and a wide one for the light that was not measured yet, which
+    counts as one of them (Laplace). The answer is the mean of the posterior: with `x` the estimate and `σ` its standard
+    deviation, the Gaussian about `μ_k` of standard deviation `h_k` and share `π_k` counts by
+    `π_k N(x; μ_k, h_k² + σ²)`, and puts the light at `(σ² μ_k + h_k² x) / (σ² + h_k²)`.
 
-    Estimates with a prior no longer follow the light: what the camera never met is doubted. That is what a prior is
-    for, and the exact equivariance of the estimator is given up knowingly.
+    Estimates with a prior no longer follow the light: what lies beside all that the camera met is doubted. That is what
+    a prior is for, and the exact equivariance of the estimator is given up knowingly.
 
     Args:
         lights: (K, 3), measured with this camera: those of a gray card in a dozen places or more.
@@ -72,12 +74,16 @@ class LightPrior:
     def __init__(self, lights: Tensor, width: float | None = None) -> None:
         if lights.ndim != 2 or lights.shape[1] != 3 or len(lights) < 2:
             raise ValueError(f"a prior is made from at least two lights (K, 3), but got {tuple(lights.shape)}")
-        self.chroma = _chroma(lights)
+        chroma = _chroma(lights)
         if width is None:
-            distance = torch.cdist(self.chroma, self.chroma) + torch.eye(len(lights), device=lights.device) * 1e9
+            distance = torch.cdist(chroma, chroma) + torch.eye(len(lights), device=lights.device) * 1e9
             width = max(float(distance.amin(1).median()), _NARROWEST)
-        self.width = width
-        self.shares = torch.full((len(lights),), 1 / len(lights), dtype=torch.float64, device=lights.device)
+        unknown = math.sqrt(4 * float(chroma.var(0).sum()) + _UNKNOWN**2)
+        self._set(torch.cat([chroma, chroma.mean(0, keepdim=True)]), [width] * len(chroma) + [unknown])
+
+    def _set(self, chroma: Tensor, widths: list[float]) -> None:
+        self.chroma, self.widths = chroma, chroma.new_tensor(widths)
+        self.shares = torch.full_like(self.widths, 1 / len(widths))
 
     @classmethod
     def from_estimates(cls, lights: Tensor, spread: Tensor, width: float) -> LightPrior:
@@ -88,7 +94,8 @@ class LightPrior:
         above. So where estimates are blurred by their errors, the density is not. A color that multiplies all
         estimates moves the density with them.
         """
-        prior = cls(lights[:: -(-len(lights) // _MOST_PLACES)], width)
+        prior, places = cls.__new__(cls), _chroma(lights[:: -(-len(lights) // _MOST_PLACES)])
+        prior._set(places, [width] * len(places))
         near = prior._near(_chroma(lights), _variance(spread))
         for _ in range(_ROUNDS):
             prior.shares = prior.shares * (near.T @ (near @ prior.shares).reciprocal()) / len(near)
@@ -96,13 +103,17 @@ class LightPrior:
 
     def __call__(self, lights: Tensor, spread: Tensor) -> Tensor:
         """Estimates (N, 3), of norm 1, with the error to expect of each in degrees, (N,); the same with the prior."""
-        x, known, variance, own = _chroma(lights), self.chroma.to(lights.device), _variance(spread), self.width**2
-        counts = F.normalize(self._near(x, variance) * self.shares.to(lights.device), p=1, dim=1)
-        return _light((variance * (counts @ known) + own * x) / (variance + own)).to(lights)
+        x, variance = _chroma(lights), _variance(spread)
+        counts = F.normalize(self._near(x, variance) * self.shares.to(x.device), p=1, dim=1)
+        known, own = self.chroma.to(x.device), self.widths.to(x.device).square()
+        # Each Gaussian's answer is between its center and the estimate.
+        believed = counts * own / (variance + own)
+        return _light((counts - believed) @ known + believed.sum(1, keepdim=True) * x).to(lights)
 
     def _near(self, x: Tensor, variance: Tensor) -> Tensor:
-        """`N(x_i; μ_k, h² + σ_i²)`, (N, K), each row relative to its largest; x is (N, 2), the variance (N, 1)."""
-        log = -torch.cdist(x, self.chroma.to(x.device)).square() / (2 * (variance + self.width**2))
+        """`N(x_i; μ_k, h_k² + σ_i²)`, (N, K), each row relative to its largest; x is (N, 2), the variance (N, 1)."""
+        total = variance + self.widths.to(x.device).square()
+        log = -torch.cdist(x, self.chroma.to(x.device)).square() / (2 * total) - total.log()
         return (log - log.amax(1, keepdim=True)).exp()
 
 

@@ -1,4 +1,4 @@
-"""Test images of a camera together: groups of them, and how wide a light is, found on other images."""
+"""What is known of a camera: its test images together, with how wide a light is, or lights of other images of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightfast.constancy import pull_together
+from lightfast._experiments.data.lit_scenes import LitScenes
+from lightfast.constancy import LightPrior, pull_together
 from lightfast.metrics import recovery_error
 
 WIDTHS = (0.02, 0.03, 0.04, 0.06, 0.08)
@@ -49,3 +50,22 @@ def errors_of_widths(lights: Tensor, spread: Tensor, truth: Tensor, groups: Sequ
         return recovery_error(pulled(lights, spread, some, width)[chosen], truth[chosen]).sum()
 
     return torch.stack([error(width) for width in WIDTHS])
+
+
+def with_prior(scenes: LitScenes, lights: Tensor, spread: Tensor, count: int | None = None, seed: int = 0) -> Tensor:
+    """Estimates (N, 3) for all scenes, each with the prior of the true lights of its camera's other published folds.
+
+    With a `count`, so many of these at random, or all if there are no more. Networks need not have been trained on
+    these images, nor on the camera: its lights are all that is known of it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    lights, truth = lights.clone(), scenes.illuminants.cpu()
+    for own in groups_by_camera(scenes.cameras, torch.arange(len(scenes))):
+        for fold in scenes.folds[own].unique():
+            here = scenes.folds[own] == fold
+            others = own[~here]
+            others = others[torch.randperm(len(others), generator=generator)[:count]]
+            if len(others) > 1:
+                places = own[here]
+                lights[places] = LightPrior(truth[others])(lights[places], spread[places])
+    return lights

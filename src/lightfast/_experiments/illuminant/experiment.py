@@ -21,7 +21,7 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.mimo import is_mimo, load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
-from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled
+from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled, with_prior
 from lightfast._experiments.illuminant.evaluation import (
     LIT_SATURATIONS,
     added_lights,
@@ -43,7 +43,7 @@ from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
-from lightfast.constancy import CLASSICAL, LightPrior
+from lightfast.constancy import CLASSICAL
 from lightfast.metrics import recovery_error, reproduction_error
 
 _FEW = 8
@@ -238,10 +238,9 @@ class Illuminant(Study):
         ]
         sizes = {record["network"]: record["parameters"] for record in records}
         for name, kind in NETWORKS.items():
-            parts = [self._answers(part, records) for part in _parts(name)]
-            if not all(parts):
+            seeds = self.answers(name, records)
+            if not seeds:
                 continue
-            seeds = [self._joint(answers) for answers in zip(*parts, strict=False)]
             size, ours = sum(sizes[part] for part in _parts(name)), self.is_ours(name)
 
             def add(key: str, title: str, answers: Sequence[Answers], size: int = size, ours: bool = ours) -> None:
@@ -260,9 +259,18 @@ class Illuminant(Study):
             together, few = zip(*(self._together(answers) for answers in seeds), strict=True)
             add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
             add(f"{name}-for-camera-{_FEW}", f"{kind.title}, {_FEW} images of a camera together", few, ours=False)
-            with_prior = [self._with_prior(answers) for answers in seeds]
-            add(f"{name}-prior", f"{kind.title}, with a prior of the camera", with_prior, ours=False)
+            known = [
+                Answers(with_prior(self.data, each.estimates[0], each.spread)[None], None)
+                for each in seeds
+                if each.spread is not None
+            ]
+            add(f"{name}-prior", f"{kind.title}, with a prior of the camera", known, ours=False)
         return found
+
+    def answers(self, name: str, records: Sequence[Record]) -> list[Answers]:
+        """What the networks of that name say together, for each seed whose runs cover all splits."""
+        parts = [self._answers(part, records) for part in _parts(name)]
+        return [self._joint(answers) for answers in zip(*parts, strict=False)]
 
     def _answers(self, network: str, records: Sequence[Record]) -> list[Answers]:
         """The answers of each seed, from 0 on, whose runs cover all splits; spreads are calibrated on other splits."""
@@ -345,23 +353,6 @@ class Illuminant(Study):
                 pulled_lights = pulled(pulled_lights, answers.spread, groups, width)
             together.append(Answers(pulled_lights[None], None, of_all))
         return together[0], together[1]
-
-    def _with_prior(self, answers: Answers) -> Answers:
-        """With the prior of lights of the same camera; without added light.
-
-        They are the lights of the other published folds. Networks need not have been trained on these images, nor on
-        the camera: its lights are all that is known of it.
-        """
-        assert answers.spread is not None
-        lights, truth = answers.estimates[0].clone(), self.data.illuminants.cpu()
-        for own in groups_by_camera(self.data.cameras, torch.arange(len(self.data))):
-            for fold in self.data.folds[own].unique():
-                here = self.data.folds[own] == fold
-                if here.all():
-                    continue
-                prior, places = LightPrior(truth[own[~here]]), own[here]
-                lights[places] = prior(lights[places], answers.spread[places])
-        return Answers(lights[None], None)
 
     def report(self, records: Sequence[Record]) -> Report:
         return illuminant_report(self, self.summaries(records), self._splits)
