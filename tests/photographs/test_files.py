@@ -195,7 +195,7 @@ def test_bad_files_are_named(tmp_path):
     with pytest.raises(PhotoError, match="no file"):
         read_photo(tmp_path / "missing.jpg")
     (tmp_path / "bad.jpg").write_bytes(b"nothing")
-    with pytest.raises(PhotoError, match=r"bad\.jpg cannot be read as a photograph \(cannot identify image file\)"):
+    with pytest.raises(PhotoError, match=r"bad\.jpg cannot be read as a photograph: it is damaged"):
         read_photo(tmp_path / "bad.jpg")
     Image.fromarray(_pixels(np.uint8, (200, 300))).save(tmp_path / "whole.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:9000])
