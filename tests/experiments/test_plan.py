@@ -10,6 +10,7 @@ from lightfast._experiments.illuminant import plans as illuminant
 from lightfast._experiments.inpainting import plans as inpainting
 from lightfast._experiments.plan import choose_plan
 from lightfast._experiments.recognition.plans import PLANS
+from lightfast._experiments.study import Study
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 ALL = [PLANS["paper"], illuminant.PLANS["best"], inpainting.PLANS["slim"]]
@@ -84,3 +85,12 @@ def test_no_name_at_all_is_refused_with_the_same_sentence(name):
     for text in ("", " , "):
         with pytest.raises(ValueError, match=f"no {study.noun} was named; there are {next(iter(study.kinds))}, "):
             study.choose(text)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_recipes_that_count_epochs_are_of_experiments_that_count_samples(name):
+    study = experiment(name)
+    for plan in study.plans.values():
+        counted = isinstance(plan.epochs, int | float)
+        assert counted or plan.epochs is None
+        assert not counted or study.samples.__func__ is not Study.samples.__func__

@@ -106,7 +106,7 @@ def test_settings_are_chosen_on_images_that_are_not_trained_on():
 def test_the_study_from_the_command_line(tmp_path, run):
     code, out, err = run(
         "reproduce", "finetuning", "--strategies", "original,wrapped", "--steps", 2, "--set", "steps_per_epoch=1",
-        "--set", "epochs=0,1", "--out", tmp_path / "out", "--device", "cpu",
+        "--set", "lengths=0,1", "--out", tmp_path / "out", "--device", "cpu",
     )  # fmt: skip
     assert code == 0, err
     assert "| Wrapped" in out

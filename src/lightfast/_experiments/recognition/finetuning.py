@@ -43,7 +43,7 @@ class FineTuningPlan(Plan):
 
     Args:
         augmentation: what fine-tuning does to images; its `jitter` is for the way that jitters.
-        epochs: how long to fine-tune: each is a training of its own, with a schedule of its own.
+        lengths: how many epochs to fine-tune: each is a training of its own, with a schedule of its own.
         steps_per_epoch: steps of an epoch; by default as many as it takes to see every image once.
         jitter: strength of the color jitter.
         distill: share of the loss in which the conventional network is a teacher; 0 for labels alone.
@@ -52,7 +52,7 @@ class FineTuningPlan(Plan):
     """
 
     augmentation: Augmentation = field(default_factory=Augmentation)
-    epochs: tuple[int, ...] = (0, 1, 3, 10)
+    lengths: tuple[int, ...] = (0, 1, 3, 10)
     steps_per_epoch: int | None = None
     jitter: float = 0.5
     distill: float = 0.0
@@ -127,7 +127,7 @@ class FineTuning(Study):
                 "a fine-tuning of a minute for drawn pictures",
                 Recipe(64, batch_size=64, lr=0.02, **_RECIPE),
                 Augmentation(),
-                epochs=(0, 1, 2),
+                lengths=(0, 1, 2),
                 model="resnet20",
                 plain_recipe=Recipe(120, batch_size=64, lr=0.2, warmup=20, log_every=25, **_RECIPE),
             ),
@@ -160,7 +160,7 @@ class FineTuning(Study):
         return self.start_from or (_PACKAGED if self.data.name == "CIFAR-10" else None)
 
     def splits(self) -> list[str]:
-        return [str(epochs) for epochs in self.plan.epochs]
+        return [str(epochs) for epochs in self.plan.lengths]
 
     def runs(self) -> list[Run]:
         """As in all experiments, but for what is not fine-tuned: that is measured once."""
@@ -229,7 +229,7 @@ class FineTuning(Study):
         return f"error {at[0.0]:.2f} % in white light, {_worst(record):.2f} % at worst up to S = {_WORST:g}"
 
     def report(self, records: Sequence[Record]) -> Report:
-        summaries, epochs = self.summaries(records), self.plan.epochs
+        summaries, epochs = self.summaries(records), self.plan.lengths
         title = f"{self.data.name}, {', '.join(map(str, epochs))} epochs"
         parts: list[Figure | Table] = []
         for key, caption in _MEASURES.items():
@@ -262,7 +262,7 @@ class FineTuning(Study):
                 way,
                 WAYS[way].title,
                 next(iter(next(iter(seeds.values())).values()))["parameters"],
-                [_over_epochs(runs, self.plan.epochs) for runs in seeds.values()],
+                [_over_epochs(runs, self.plan.lengths) for runs in seeds.values()],
                 self.is_ours(way),
             )
             for way, seeds in by_way.items()

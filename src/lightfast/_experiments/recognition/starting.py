@@ -92,7 +92,7 @@ def _converted(plain: Classifier, some: Tensor | None) -> Classifier:
 
 def _fresh(plain: Classifier, some: Tensor | None) -> Classifier:
     example = torch.zeros(2, 3, plain.config["size"], plain.config["size"])
-    network = convert(_trainable(plain), example, weights="init", output="scores")
+    network = convert(_trainable(plain), example, weights="init", widths="keep", output="scores", lifted=True)
     return _around(plain, network, "log", None if some is None else ChannelNorm(some.mean((0, 2, 3)), [1.0] * 3))
 
 
