@@ -27,12 +27,23 @@ def provenance() -> dict[str, Any]:
     ['command', 'commit', 'date', 'machine', 'versions']
     """
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]),
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
         "versions": {"python": platform.python_version(), **_versions()},
     }
+
+
+def without_folders(argument: str) -> str:
+    """An argument as records show it: of an absolute path the last name alone, since where it lies is nobody's business.
+
+    >>> without_folders("/home/me/cifar10"), without_folders("--data=/home/me/cifar10/"), without_folders("runs/best")
+    ('cifar10', '--data=cifar10', 'runs/best')
+    """
+    option, equals, value = argument.rpartition("=")
+    path = Path(value)
+    return option + equals + (path.name if path.is_absolute() else value)
 
 
 def _versions() -> dict[str, str]:
