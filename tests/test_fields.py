@@ -12,21 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lightfast import certify, fields, wrap
+from lightfast import certify, wrap
 from lightfast._groups import Groups
 from lightfast.fields import (
     Cosines,
     Polynomial,
     RemoveField,
     Ridge,
+    _tables,
     add_field,
     field_map,
     field_mean,
-    log_level,
     positions,
     project_field,
     remove_field,
 )
+from lightfast.fields._level import log_level
 from lightfast.functional import add_offset, center, group_pool
 
 FIELDS = [0, 1, 2, 3, Cosines(2)]
@@ -216,7 +217,7 @@ def test_gradients() -> None:
 
 
 def test_tables_that_inference_made_serve_training() -> None:
-    fields._kept.clear()
+    _tables._kept.clear()
     x = torch.randn(1, 3, 6, 11, requires_grad=True)
     with torch.inference_mode():
         remove_field(x, 3, 1)
@@ -227,9 +228,9 @@ def test_tables_that_inference_made_serve_training() -> None:
 def test_few_tables_are_kept() -> None:
     for pixels in range(1, 100):
         project_field(torch.zeros(1, 1, pixels), 1, 1)
-    assert len(fields._kept) <= fields._CACHED_SIZES
-    project_field(torch.zeros(1, 1, fields._CACHED_VALUES), 1, 1)
-    assert all(values.numel() <= fields._CACHED_VALUES for values, _ in fields._kept.values())
+    assert len(_tables._kept) <= _tables._CACHED_SIZES
+    project_field(torch.zeros(1, 1, _tables._CACHED_VALUES), 1, 1)
+    assert all(values.numel() <= _tables._CACHED_VALUES for values, _ in _tables._kept.values())
 
 
 @pytest.mark.gpu
@@ -250,7 +251,7 @@ def test_on_a_gpu(masked: bool) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         z, _ = remove_field(there, 3, 1, shown)
-    fields._kept.clear()
+    _tables._kept.clear()
     torch.cuda.empty_cache()
     graph.replay()
     torch.testing.assert_close(z.cpu(), expected, rtol=0, atol=1e-4)

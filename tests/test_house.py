@@ -165,7 +165,7 @@ def test_the_tree_in_the_docs_is_the_house():
         ("functional.py", "from lightfast.nn import Conv2d"),
         ("_groups.py", "from lightfast import functional"),
         ("nn/_conv.py", "def late():\n    import lightfast.models"),
-        ("fields.py", "from . import _backends"),
+        ("fields/_bases.py", "from .. import _backends"),
         ("_pipelines/hub.py", "import lightfast as lf"),
         ("_photographs/fill.py", "from lightfast._commands import options"),
         ("_experiments/engine/loop.py", "from lightfast._experiments.data import load_folder"),

@@ -15,7 +15,8 @@ from torch.export.graph_signature import OutputKind
 from lightfast._groups import Groups, GroupSpec, group_count
 from lightfast._response import Constant, Description, Lost, Response, Space, Step, Value, describe, ignores_constants
 from lightfast._tracing import Traced, operation_name, shape_of, trace
-from lightfast.fields import Cosines, FieldSpec, Polynomial, check_field
+from lightfast.fields import Cosines, FieldSpec, Polynomial
+from lightfast.fields._bases import check_field
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from lightfast._groups import GroupSpec
 from lightfast._notice import notice_srgb
-from lightfast.fields import FieldSpec, add_field, check_field, field_mean, remove_field
+from lightfast.fields import FieldSpec, add_field, field_mean, remove_field
+from lightfast.fields._bases import check_field
 from lightfast.functional import PoolKind, add_offset, group_pool
 
 

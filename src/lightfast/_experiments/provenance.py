@@ -36,7 +36,7 @@ def provenance() -> dict[str, Any]:
 
 
 def without_folders(argument: str) -> str:
-    """An argument as records show it: of an absolute path the last name alone, since where it lies is nobody's business.
+    """An argument as records show it: of an absolute path the last name alone; where it lies is nobody's business.
 
     >>> without_folders("/home/me/cifar10"), without_folders("--data=/home/me/cifar10/"), without_folders("runs/best")
     ('cifar10', '--data=cifar10', 'runs/best')

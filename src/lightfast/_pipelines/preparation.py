@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from lightfast.color import EPSILON, ChannelNorm, linear_to_srgb, srgb_to_linear, srgb_to_log
 from lightfast.constancy import QuasiUnsupervised, correct, gray_world, shades_of_gray
-from lightfast.fields import FieldSpec, check_field, remove_field
+from lightfast.fields import FieldSpec, remove_field
+from lightfast.fields._bases import check_field
 from lightfast.nn._group_dropout import GroupFill
 
 __all__ = ["BALANCES", "Balance", "ColorSpace", "Preparation"]

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightfast._backends import UnitPlans, conv_norm_act
-from lightfast.fields import FieldSpec, add_field, check_field, remove_field
+from lightfast.fields import FieldSpec, add_field, remove_field
+from lightfast.fields._bases import check_field
 from lightfast.functional import add_offset, group_pool
 from lightfast.nn._conv import Conv2d
 from lightfast.nn._norm import BatchNorm2d
