@@ -102,7 +102,7 @@ def _trainable(plain: Classifier) -> nn.Module:
 
 def _from_log(plain: Classifier, some: Tensor | None) -> nn.Module:
     """The network behind what makes of log RGB about its mean the pictures that it was trained on."""
-    return nn.Sequential(FromLog(plain.prepare.norm, None if some is None else some.mean((0, 2, 3))), _trainable(plain))
+    return nn.Sequential(FromLog(plain.prepare.norm, some), _trainable(plain))
 
 
 def _around(plain: Classifier, network: nn.Module, color: ColorSpace, norm: ChannelNorm | None) -> Classifier:
