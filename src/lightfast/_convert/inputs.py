@@ -12,7 +12,7 @@ from lightfast.color import ChannelNorm, linear_to_srgb, srgb_to_linear
 __all__ = ["FromLog"]
 
 POWER = 12.0
-"""The least that is as good as any to a trained network, on images of its training set: `benchmarks/choose_level.py`."""
+"""The least that is as good as any, on images that a network was trained on: `benchmarks/choose_level.py`."""
 
 _BRIGHTEST = 4.0
 """Linear light beyond which a picture is cut: sRGB of it is about 1.8."""
@@ -23,8 +23,8 @@ class FromLog(nn.Module):
 
     `l` is how bright each channel of an image is, the log of the power mean of its linear light `exp(-z)`,
     `l(z) = log(mean(exp(-p z))) / p`, as in shades of gray (Finlayson and Trezzi 2004): the brightest pixels, often
-    white or lamps, count most. So the picture that comes out is as bright, in each channel, as usual images are: it is the
-    one in their light, whatever light it was taken in, and nothing changes when an offset is added to a channel of `z`.
+    white or lamps, count most. So the picture that comes out is as bright, in each channel, as usual images are: it is
+    the one in their light, whatever light it was taken in. An offset that is added to a channel of `z` changes nothing.
 
     Args:
         norm: mean and standard deviation of sRGB that the network was trained with.
