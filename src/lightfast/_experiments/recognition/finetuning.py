@@ -240,7 +240,7 @@ class FineTuning(Study):
             parts.append(
                 comparison(
                     summaries,
-                    ["Way", *(f"{count} epochs" for count in epochs)],
+                    ["Way", *(f"{count} epoch{'s' * (count != 1)}" for count in epochs)],
                     lambda s, key=key: [s.text(key, place) for place in range(len(epochs))],
                     f"Test error, %, {caption}, after so many epochs of fine-tuning.",
                     seeds=True,
@@ -303,8 +303,15 @@ def _over_epochs(runs: Mapping[int, Record], epochs: Sequence[int]) -> dict[str,
 def _figure(summaries: Sequence[Summary], epochs: Sequence[int], key: str, title: str, theme: Any) -> bytes:
     figure, (axes,) = new_figure((8.6, 4.8), theme)
     places = list(range(len(epochs)))
-    draw_curves(axes, theme, summaries, places, lambda measured: measured[key])
+    draw_curves(axes, theme, summaries, places, lambda measured: _everywhere(measured[key]))
     axes.set_xticks(places, [str(number) for number in epochs])
     axes.set_yscale("log")
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which("{x:g}")
     label_axes(axes, theme, f"{title}, {_MEASURES[key]}", "epochs of fine-tuning", "test error, %", beside=True)
     return png_of(figure)
+
+
+def _everywhere(errors: Sequence[float | None]) -> list[float | None]:
+    """The errors of what is fine-tuned; of what is not, the one that was measured, at all lengths."""
+    return list(errors) if any(error is not None for error in errors[1:]) else [errors[0]] * len(errors)
