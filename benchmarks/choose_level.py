@@ -16,10 +16,9 @@ import torch
 
 import lightfast as lf
 from lightfast._atomic import write_json
-from lightfast._convert.inputs import FromLog
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.recognition.pictures import load_pictures
-from lightfast.color import srgb_to_log
+from lightfast.color import FromLog, srgb_to_log
 
 POWERS = (0.01, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 100.0)
 

@@ -37,8 +37,8 @@ PUBLIC = {
         remove_field
     """,
     "lightfast.color": """
-        ChannelNorm EPSILON SRGB_TO_XYZ hsv_to_rgb light_of_temperature linear_to_log linear_to_srgb log_to_linear
-        srgb_to_linear srgb_to_log temperature_of_light
+        ChannelNorm FromLog EPSILON SRGB_TO_XYZ hsv_to_rgb light_of_temperature linear_to_log linear_to_srgb
+        log_to_linear srgb_to_linear srgb_to_log temperature_of_light
     """,
     "lightfast.light": """
         LIGHT_KINDS LightKind VaryingLight blobs_light gradient_light halves_light log_gradient_light

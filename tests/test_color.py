@@ -12,6 +12,7 @@ from lightfast.color import (
     EPSILON,
     SRGB_TO_XYZ,
     ChannelNorm,
+    FromLog,
     hsv_to_rgb,
     light_of_temperature,
     linear_to_log,
@@ -270,3 +271,35 @@ def test_temperatures_have_ends_and_shapes():
     assert tint[0, 1] > 150, "green"
     assert light_of_temperature(torch.tensor([3000.0, 9000.0]), 5.0).shape == (2, 3)
     assert float(light_of_temperature(1700)[2]) == 0, "outside the gamut of sRGB"
+
+
+@given(st.integers(0, 2**31), st.floats(-3, 3), st.floats(-3, 3))
+def test_a_network_of_srgb_behind_log_rgb_sees_the_same_picture_in_any_light(seed, red, blue):
+    torch.manual_seed(seed)
+    norm, z = ChannelNorm([0.4, 0.5, 0.6], [0.2, 0.3, 0.25]), torch.rand(2, 3, 5, 6, dtype=torch.float64) * 4
+    to_srgb = FromLog(norm).double()
+    light = torch.tensor([red, 0.0, blue], dtype=torch.float64).reshape(3, 1, 1)
+    torch.testing.assert_close(to_srgb(z + light), to_srgb(z))
+
+
+def test_in_usual_light_it_is_the_picture_itself():
+    norm, picture = ChannelNorm([0.4, 0.5, 0.6], [0.2, 0.3, 0.25]), torch.rand(1, 3, 6, 6, dtype=torch.float64)
+    picture = picture * 0.5 + 0.25
+    log = srgb_to_log(picture)
+    to_srgb = FromLog(norm, log).double()
+    torch.testing.assert_close(to_srgb(log - log.mean((2, 3), keepdim=True)), norm.double()(picture))
+
+
+def test_without_pictures_the_usual_light_is_that_of_the_norm():
+    """Of pictures that are as the norm says, the level is found without looking at them."""
+    torch.manual_seed(0)
+    pictures = (0.45 + 0.2 * torch.randn(64, 3, 32, 32)).clamp(0, 1)
+    norm = ChannelNorm([0.45] * 3, [0.2] * 3)
+    torch.testing.assert_close(FromLog(norm).usual, FromLog(norm, srgb_to_log(pictures)).usual, atol=0.1, rtol=0)
+
+
+def test_pictures_from_log_are_as_exact_under_autocast():
+    norm, z = ChannelNorm([0.4] * 3, [0.2] * 3), torch.rand(1, 3, 8, 8) * 8
+    with torch.autocast("cpu", torch.bfloat16):
+        low = FromLog(norm)(z)
+    torch.testing.assert_close(low, FromLog(norm)(z))

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 import lightfast as lf
 from lightfast._convert.blocks import Center, Pool, Shift
 from lightfast._convert.describe import describe, restore
-from lightfast._convert.inputs import FromLog
-from lightfast.color import ChannelNorm, srgb_to_log
 from tests.zoo.convolutional import BasicBlock
 
 
@@ -91,14 +89,3 @@ def test_fitting_brings_a_conversion_nearer_to_the_model(lifted: bool) -> None:
     assert distance(fitted) < distance(projected) / 2
     assert proof(fitted).invariant
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_log_rgb_about_its_mean_becomes_what_a_network_was_trained_on() -> None:
-    """In the usual light, that is the picture itself; and in any other light it is the same picture."""
-    torch.manual_seed(0)
-    norm = ChannelNorm([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])
-    picture = torch.rand(1, 3, 6, 6, dtype=torch.float64) * 0.5 + 0.25
-    log = srgb_to_log(picture)
-    z = log - log.mean((2, 3), keepdim=True)
-    inputs = FromLog(norm, log).double()
-    torch.testing.assert_close(inputs(z), norm.double()(picture))

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightfast._convert import convert
-from lightfast._convert.inputs import FromLog
 from lightfast._experiments.lights import Images, in_batches
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
 from lightfast._pipelines.classifier import Classifier, scores_in
 from lightfast._pipelines.preparation import ColorSpace
-from lightfast.color import ChannelNorm, srgb_to_log
+from lightfast.color import ChannelNorm, FromLog, srgb_to_log
 
 __all__ = ["WAYS", "DistillationTask", "Way", "start"]
 
