@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lightfast.constancy import LightPrior, pull_together
+from lightfast.constancy._camera import _DEGREES, _chroma, _light
 from lightfast.metrics import reproduction_error
 
 RED_TO_BLUE = torch.tensor([0.7071, 0.0, -0.7071])
@@ -69,3 +70,32 @@ def test_a_prior_from_a_few_lights_helps_where_they_are_true_and_says_so_little_
     assert reproduction_error(few, truth[40:]).mean() < reproduction_error(estimates[40:], truth[40:]).mean()
     with pytest.raises(ValueError, match="at least two lights"):
         LightPrior(truth[:1])
+
+
+def test_the_density_is_that_of_which_posteriors_are_the_mean():
+    """The posterior by sums over a fine grid: density times the Gaussian about the estimate."""
+    truth, estimates = camera(12)
+    prior, spread = LightPrior(truth[:8]), 3.0
+    line = torch.linspace(-1.5, 1.5, 301, dtype=torch.float64)
+    grid = torch.cartesian_prod(line, line)
+    density = prior.log_density(_light(grid).log()[None])[0].exp()
+    for estimate in estimates[8:]:
+        near = (-(grid - _chroma(estimate[None])).square().sum(1) / (2 * (spread * _DEGREES) ** 2)).exp()
+        weights = near * density / (near * density).sum()
+        mean = weights @ grid
+        expected = (weights @ (grid - mean).square().sum(1) / 2).sqrt() / _DEGREES
+        light, error = prior.posterior(estimate[None], torch.tensor([spread]))
+        assert reproduction_error(light, _light(mean[None]).float()).max() < 0.02
+        torch.testing.assert_close(error[0], expected.float(), rtol=0.01, atol=0)
+
+
+def test_a_light_can_be_left_out_for_each_image():
+    truth, _ = camera(10)
+    prior = LightPrior(truth, width=0.05)
+    own = torch.tensor([3, 7])
+    some = prior.without(own).log_density(truth[None].log().repeat(2, 1, 1)).exp()
+    for number, density in zip(own.tolist(), some, strict=True):
+        others = prior.without(torch.tensor([number])).log_density(truth[None].log())[0].exp()
+        torch.testing.assert_close(density, others)
+        lost = prior.log_density(truth[None].log())[0].exp() - density
+        assert lost.argmax() == number, "what is missing is missing about its own light"

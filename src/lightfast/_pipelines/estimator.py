@@ -14,7 +14,7 @@ from lightfast import models
 from lightfast._pipelines.light_plane import Windows
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.resample import area_weights
-from lightfast.constancy._camera import pull_together
+from lightfast.constancy._camera import LightPrior, pull_together
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
@@ -199,17 +199,22 @@ class Estimator(Pipeline):
         check_images(linear_images, mask)
         return self.from_reduced(self.encoding.reduce(linear_images, mask))
 
-    def confident(self, linear_images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def confident(
+        self, linear_images: Tensor, mask: Tensor | None = None, prior: LightPrior | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The illuminants (N, 3), and the reproduction error to expect of each, in degrees, (N,).
 
         What the networks expect and how far they disagree: `k sqrt((Σ w_m σ_m)² + Σ w_m d_m²)`, with `d_m` the angle
         between network `m` and the joint answer, and `k` the last factor of `calibration`. No light changes it.
 
+        With the `prior` of the camera, each network answers by it: the histogram network multiplies it onto its map of
+        where the light may be, the others onto a Gaussian about their answer. Such answers follow no light exactly.
+
         Raises:
             ValueError: the networks were made without `spread`.
         """
         check_images(linear_images, mask)
-        light, spread = self._answer(self.encoding.reduce(linear_images, mask))
+        light, spread = self._answer(self.encoding.reduce(linear_images, mask), prior)
         if spread is None:
             raise ValueError("this estimator does not say how sure it is: train its networks with confidence above 0")
         return light, spread
@@ -225,6 +230,11 @@ class Estimator(Pipeline):
     def says_spread(self) -> bool:
         """Whether :meth:`confident` has an answer."""
         return all(getattr(network, "spread", None) is not None for network in self.networks)
+
+    @property
+    def takes_prior(self) -> bool:
+        """Whether networks of it multiply a prior onto a map of where the light may be, and can be trained with it."""
+        return any(isinstance(network, models.ChromaHistogram) for network in self.networks)
 
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants (N, 3) of several photographs by one camera, which know of each other.
@@ -260,13 +270,16 @@ class Estimator(Pipeline):
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""
         return self._answer(reduced)[0]
 
-    def _answer(self, reduced: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _answer(self, reduced: Tensor, prior: LightPrior | None = None) -> tuple[Tensor, Tensor | None]:
         """The illuminants (N, 3), and the error to expect (N,) where networks say it."""
         encoded, offset = self.encoding.encode(reduced)
         # Networks in low precision get what was encoded in a higher one, and so is the mean of their answers.
         views = torch.cat(views_of(encoded, self.views)).to(next(self.networks.parameters()).dtype)
-        given = [network(views).to(encoded.dtype).unflatten(0, (self.views, -1)) for network in self.networks]
-        answers = torch.stack(given)
+        if prior is None or offset is None or not self.says_spread:
+            given = [network(views).to(encoded.dtype) for network in self.networks]
+        else:
+            given = self._with_prior(views, offset.repeat(self.views, 1), prior)
+        answers = torch.stack(given).unflatten(1, (self.views, -1))
         if self.encoding.color == "linear":
             answers = F.normalize(answers.float() + 1e-6, dim=3)
         if not self.says_spread:
@@ -283,6 +296,18 @@ class Estimator(Pipeline):
         squared_angle = distance * (math.degrees(1) ** 2 / 3)
         expected = ((weights * log_spread.exp()).sum(0).square() + (weights * squared_angle).sum(0)).sqrt()
         return self.encoding.decode(joint, offset), whole * expected[:, 0]
+
+    def _with_prior(self, views: Tensor, offset: Tensor, prior: LightPrior) -> list[Tensor]:
+        """What each network answers of all views, (V N, 4), with the prior of the camera."""
+        given = []
+        for network, factor in zip(self.networks, self.calibration, strict=False):
+            if isinstance(network, models.ChromaHistogram):
+                given.append(network(views, lambda answers: prior.log_density(-answers - offset[:, None])).to(offset))
+                continue
+            answer = network(views).to(offset)
+            light, spread = prior.posterior(self.encoding.decode(answer[:, :3], offset), factor * answer[:, 3].exp())
+            given.append(torch.cat([-light.log() - offset, (spread / factor).log()[:, None]], 1))
+        return given
 
     def extra_repr(self) -> str:
         return f"{self.config['network']!r}, {self.config['members']} members, {self.views} views"

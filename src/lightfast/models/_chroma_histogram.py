@@ -7,7 +7,7 @@ mean color. It sees which colors there are but not where, so it cannot learn sce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -72,7 +72,12 @@ class ChromaHistogram(nn.Module):
         nn.init.normal_(self.place.weight, std=0.01)
         self.spread = log_spread_layer(channels[-1] + 1) if spread else None
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, prior: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The lights; with a `prior` the mean of the posterior.
+
+        A prior gives the log of its density, (N, P), at answers (N, P, 3). It is added to the map that the softmax is
+        taken of, as by Bayes, and what comes of it no longer follows offsets.
+        """
         z, mean_color = about_mean_color(images)[:2]
         assert mean_color is not None
         x = self._maps(z)
@@ -83,8 +88,13 @@ class ChromaHistogram(nn.Module):
         coarse = x = self.dropout(seen.pop())
         for block in self.up:
             x = block(torch.cat([F.interpolate(x, scale_factor=2.0), seen.pop()], 1))
-        likely = self.place(x).flatten(1).to(mean_color.dtype).softmax(1).unflatten(1, (self.bins, self.bins))
-        centers = self.centers.to(likely.dtype)
+        score = self.place(x).flatten(1).to(mean_color.dtype)
+        centers = self.centers.to(score.dtype)
+        if prior is not None:
+            red, blue = torch.meshgrid(centers, centers, indexing="ij")
+            bins = torch.stack([red, torch.zeros_like(red), blue], 2).flatten(0, 1)
+            score = score + prior(mean_color[:, None] + bins)
+        likely = score.softmax(1).unflatten(1, (self.bins, self.bins))
         red, blue = (likely.sum(2) * centers).sum(1), (likely.sum(1) * centers).sum(1)
         light = mean_color + torch.stack([red, torch.zeros_like(red), blue], 1)
         if self.spread is None:

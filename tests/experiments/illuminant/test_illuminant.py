@@ -23,6 +23,7 @@ from lightfast._experiments.illuminant.task import (
     even_weights,
 )
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
+from lightfast.constancy import LightPrior
 from lightfast.metrics import recovery_error, reproduction_error
 
 EVERYTHING = SceneAugmentation(
@@ -368,6 +369,52 @@ def test_confident_networks_are_calibrated_on_other_splits_and_know_their_camera
     assert factors == tuple(found[name]["mean"]["calibration"] for name in names)
     with pytest.raises(ValueError, match="how far to believe local"):
         dataclasses.replace(trained, out=tmp_path / "two").train_one("local", 0)
+
+
+def test_networks_go_on_from_other_sets_to_a_camera_with_its_prior(sets, tmp_path):
+    plan = PLANS["demo"].with_steps(2).with_values({"size": 16, "views": 1, "batch_size": 8, "confidence": 0.02})
+    shared = {"progress": False, "say": str, "photographs": False, "tested": "others"}
+    before = Illuminant(sets, plan, tmp_path / "before", ["general"], protocol="leave-one-set-out", **shared)
+    before.run()
+    plan = PLANS["known-camera"].with_steps(2).with_values({"size": 16, "batch_size": 4, "lr": 0.0, "dropout": 0.0})
+    study = Illuminant(
+        sets, plan, tmp_path / "after", ["general"], protocol="per-camera", start=str(before.out), **shared
+    )
+    for split in study.runs():
+        train = study._splits[split.split].train
+        assert sets.sets[train].unique().tolist() == [1] and len(sets.cameras[train].unique()) == 1
+    records = study.run()
+    start = Estimator.load(before.out / "runs" / "statistics.without-others.0")
+    for record in records:
+        test = record["test"]
+        if record["network"] == "statistics":
+            assert "known" not in record
+            wanted = estimates_under_light(start, sets, test, added_lights(sets)[:1])[0]
+            assert reproduction_error(record["estimates"][0], wanted).max() < 0.1, "at a rate of 0 nothing moves"
+        else:
+            assert reproduction_error(record["known"], record["estimates"][0]).max() > 0.05
+    study.write_report(records)
+    found = json.loads((study.out / "results.json").read_text())["summary"]
+    assert "general-prior-inside" in found and "statistics-prior-inside" not in found
+    with pytest.raises(ValueError, match="on that one alone"):
+        dataclasses.replace(study, protocol="leave-one-camera-out", tested="", out=tmp_path / "none").run()
+
+
+def test_an_image_is_learned_with_what_the_others_of_its_camera_say(scenes):
+    plan = PLANS["demo"].with_values({"size": 16, "batch_size": 8})
+    estimator, chosen = plan.estimator("histogram", 0), torch.arange(1)
+    task = IlluminantTask(scenes, estimator.encoding, SceneAugmentation(1.0, mirror=False, turn=False), chosen=chosen)
+    batch = task.batch(chosen, torch.Generator().manual_seed(0))
+    network = estimator.networks[0].eval()
+    plain = task.loss(network, batch)[1]["reproduction"]
+    own, other = scenes.illuminants[:1], F.normalize(torch.tensor([[0.9, 0.1, 0.9]]))
+
+    def error(*lights):
+        task.prior = LightPrior(torch.cat(lights), width=0.01)
+        return task.loss(network, batch)[1]["reproduction"]
+
+    assert error(own, own) < 0.5 * plain, "another image had the same light"
+    assert error(own, other) > 2 * error(own, own), "its own light is left out"
 
 
 def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):

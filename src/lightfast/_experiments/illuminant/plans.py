@@ -76,6 +76,7 @@ class IlluminantPlan(Plan):
         confidence: how much the loss of what networks say of their own error counts; at 0 they say nothing.
         even: how evenly cameras and lights are seen, from 0 (as they come) to 1.
         distill: share of the loss that is of the teacher's answer, where there is a teacher.
+        prior: train on one camera with its prior, where a network takes one and the protocol has a single camera.
         small: the share of the steps that networks trained on a single camera have.
         own: values that single kinds of network have instead, by their names.
     """
@@ -90,6 +91,7 @@ class IlluminantPlan(Plan):
     confidence: float = 0.0
     even: float = 0.0
     distill: float = 0.5
+    prior: bool = False
     small: float = 0.4
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -160,6 +162,7 @@ _ADAMW: dict[str, Any] = {
 }
 
 _IN_LARGE_BATCHES: dict[str, Any] = _ADAMW | {"batch_size": 64}
+_GOING_ON: dict[str, Any] = _IN_LARGE_BATCHES | {"lr": 5e-4}
 _HISTOGRAM: dict[str, Any] = {"turn": True, "smallest_part": 0.1}
 _STATISTICS: dict[str, Any] = {
     "turn": True,
@@ -168,6 +171,21 @@ _STATISTICS: dict[str, Any] = {
     "mix": 0.3,
     "options": {"color-statistics": {"hidden": 256}},
 }
+
+_CAMERAS = IlluminantPlan(
+    "cameras",
+    "for several data sets: larger batches, longer, networks that say how sure they are",
+    Recipe(8000, warmup=200, ema=0.9995, log_every=1000, checkpoint_every=100_000, **_IN_LARGE_BATCHES),
+    SceneAugmentation(smallest_part=0.5, turn=False, exposure=1.0, sensor=0.05),
+    views=2,
+    confidence=0.02,
+    even=0.3,
+    own={
+        "local": {"turn": True, "options": {"cerberus-local": {"channels": [32, 64, 128, 256]}}},
+        "histogram": {**_HISTOGRAM, "sensor": 0.1},
+        "statistics": {**_STATISTICS, "dropout": 0.1},
+    },
+)
 
 PLANS: dict[str, IlluminantPlan] = {
     plan.name: plan
@@ -184,18 +202,20 @@ PLANS: dict[str, IlluminantPlan] = {
                 "statistics": {**_STATISTICS, "dropout": 0.3},
             },
         ),
-        IlluminantPlan(
-            "cameras",
-            "for several data sets: larger batches, longer, networks that say how sure they are",
-            Recipe(8000, warmup=200, ema=0.9995, log_every=1000, checkpoint_every=100_000, **_IN_LARGE_BATCHES),
-            SceneAugmentation(smallest_part=0.5, turn=False, exposure=1.0, sensor=0.05),
-            views=2,
-            confidence=0.02,
-            even=0.3,
+        _CAMERAS,
+        dataclasses.replace(
+            _CAMERAS,
+            name="known-camera",
+            title="to go on with networks of `cameras` on a camera that they have not seen, with its prior",
+            recipe=Recipe(300, warmup=20, ema=0.98, log_every=100, checkpoint_every=0, **_GOING_ON),
+            # Its sensor is known, and its lights come as often as they come.
+            augmentation=dataclasses.replace(_CAMERAS.augmentation, sensor=0.0),
+            even=0.0,
+            prior=True,
             own={
-                "local": {"turn": True, "options": {"cerberus-local": {"channels": [32, 64, 128, 256]}}},
-                "histogram": {**_HISTOGRAM, "sensor": 0.1},
-                "statistics": {**_STATISTICS, "dropout": 0.1},
+                "local": _CAMERAS.own["local"],
+                "histogram": {"turn": True, "smallest_part": 0.3},
+                "statistics": {**_CAMERAS.own["statistics"], "smallest_part": 0.3},
             },
         ),
         IlluminantPlan(
@@ -208,4 +228,5 @@ PLANS: dict[str, IlluminantPlan] = {
         ),
     )
 }
-"""By name: `best` for NUS, `cameras` for several data sets, `demo` for the scenes that the project draws."""
+"""By name: `best` for NUS, `cameras` for several data sets, `known-camera` to go on from there, `demo` for the scenes
+that the project draws."""

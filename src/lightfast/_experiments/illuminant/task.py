@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
+from lightfast.constancy import LightPrior
 
-Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
+Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor]
 
 _LOG_SPREAD = -3.0, 4.5
 _DARKEST = 1e-3
@@ -67,6 +68,8 @@ class IlluminantTask:
         confidence: how much the loss of the spread counts that networks say.
         teacher: an estimator to learn from, beside the truth.
         distill: share of the loss that is of the teacher's answer.
+        prior: the lights of the scenes, in their order, for a network that takes such a prior: of one camera. Each
+            image is learned with what the others say.
     """
 
     def __init__(
@@ -80,13 +83,14 @@ class IlluminantTask:
         confidence: float = 0.0,
         teacher: Estimator | None = None,
         distill: float = 0.5,
+        prior: LightPrior | None = None,
     ) -> None:
         self.images, self.illuminants = scenes.images, scenes.illuminants
         self.encoding, self.augmentation, self.recovery = encoding, augmentation, recovery
         self.chosen = torch.arange(len(scenes)) if chosen is None else chosen
         self.samples = len(self.chosen)
         self.shares = None if weights is None else (weights.double() / weights.sum().double()).cumsum(0)
-        self.confidence, self.teacher, self.distill = confidence, teacher, distill
+        self.confidence, self.teacher, self.distill, self.prior = confidence, teacher, distill, prior
 
     def to(self, device: Any) -> None:
         """Move images and illuminants to the device."""
@@ -94,15 +98,17 @@ class IlluminantTask:
         self.chosen = self.chosen.to(device)
         self.shares = None if self.shares is None else self.shares.to(device)
         self.teacher = None if self.teacher is None else self.teacher.to(device).freeze()
+        self.prior = None if self.prior is None else self.prior.to(device)
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """What the network sees (B, 3, S, S), the log RGB to add to its answer (B, 3), and the true light (B, 3).
 
-        The log RGB is that of the balanced image, None for networks on linear RGB. Last is what a teacher says of the
-        balanced image (B, 3), None without one.
+        The log RGB is that of the balanced image, None for networks on linear RGB. Then what a teacher says of the
+        balanced image (B, 3), None without one, and which of the chosen scenes it is, (B,).
         """
-        how, places = self.augmentation, self.chosen[self._weighed(indices, generator)]
+        how, picked = self.augmentation, self._weighed(indices, generator)
+        places = self.chosen[picked]
         images, lights = self.images[places], self.illuminants[places]
         # All at once: of a step on small images, most is the launching of kernels.
         exposed, *box, mirrored, upside_down, turned = _uniform(8, images, generator)
@@ -132,7 +138,7 @@ class IlluminantTask:
         taught = None if self.teacher is None else self.teacher.from_reduced(images)
         if self.encoding.color == "linear":
             images = images * lights[:, :, None, None]
-        return *self.encoding.encode(images), lights, taught
+        return *self.encoding.encode(images), lights, taught, picked
 
     def _weighed(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Indices that follow the weights: number `i` of `M` is where they sum to `(i + u) / M`, `u` in [0, 1).
@@ -167,8 +173,8 @@ class IlluminantTask:
         to a constant and a factor of 2, if errors are isotropic in log chroma and their density falls exponentially
         with the angle `θ`. It is least where `s` is the mean of `θ`. Nothing of it reaches the light that they answer.
         """
-        encoded, offset, lights, taught = batch
-        answer = model(encoded)
+        encoded, offset, lights, taught, _ = batch
+        answer = model(encoded) if self.prior is None else model(encoded, self._said_by_others(batch))
         estimate = self.encoding.decode(answer[:, :3], offset)
         white = torch.ones_like(lights)
         # Relative to the true light: of a balanced image the estimate is that already.
@@ -188,6 +194,12 @@ class IlluminantTask:
             loss = loss + self.confidence * surprise
             values["surprise"] = surprise.detach()
         return loss, values
+
+    def _said_by_others(self, batch: Batch) -> Callable[[Tensor], Tensor]:
+        """The log density of the other scenes' lights at answers (B, P, 3), for balanced images as they were lit."""
+        assert self.prior is not None and batch[1] is not None
+        offset, known = batch[2].log() - batch[1], self.prior.without(batch[4])
+        return lambda answers: known.log_density(offset[:, None] - answers)
 
 
 def even_weights(scenes: LitScenes, chosen: Tensor, share: float, width: float = 0.1) -> Tensor:
