@@ -89,13 +89,16 @@ def test_the_density_is_that_of_which_posteriors_are_the_mean():
         torch.testing.assert_close(error[0], expected.float(), rtol=0.01, atol=0)
 
 
-def test_a_light_can_be_left_out_for_each_image():
-    truth, _ = camera(10)
-    prior = LightPrior(truth, width=0.05)
-    own = torch.tensor([3, 7])
-    some = prior.without(own).log_density(truth[None].log().repeat(2, 1, 1)).exp()
-    for number, density in zip(own.tolist(), some, strict=True):
-        others = prior.without(torch.tensor([number])).log_density(truth[None].log())[0].exp()
-        torch.testing.assert_close(density, others)
-        lost = prior.log_density(truth[None].log())[0].exp() - density
-        assert lost.argmax() == number, "what is missing is missing about its own light"
+def test_estimates_of_several_cameras_each_have_their_own():
+    truth, estimates = camera(20)
+    cameras = torch.stack([truth[:8], truth[8:16]])
+    logs, spread = truth[16:].log().repeat(2, 1, 1), torch.tensor([3.0, 4.0])
+    densities, (lights, expected) = (
+        LightPrior(cameras).log_density(logs),
+        LightPrior(cameras).posterior(estimates[:2], spread),
+    )
+    for number in range(2):
+        alone, own = LightPrior(cameras[number]), slice(number, number + 1)
+        torch.testing.assert_close(densities[own], alone.log_density(logs[own]))
+        light, error = alone.posterior(estimates[own], spread[own])
+        torch.testing.assert_close((lights[own], expected[own]), (light, error))

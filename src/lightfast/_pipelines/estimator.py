@@ -233,8 +233,8 @@ class Estimator(Pipeline):
 
     @property
     def takes_prior(self) -> bool:
-        """Whether networks of it multiply a prior onto a map of where the light may be, and can be trained with it."""
-        return any(isinstance(network, models.ChromaHistogram) for network in self.networks)
+        """Whether a network of it is made to answer with the prior of a camera."""
+        return any(getattr(network, "sees_prior", False) for network in self.networks)
 
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants (N, 3) of several photographs by one camera, which know of each other.

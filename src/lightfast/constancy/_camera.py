@@ -62,7 +62,8 @@ class LightPrior:
     a prior is for, and the exact equivariance of the estimator is given up knowingly.
 
     Args:
-        lights: (K, 3), measured with this camera: those of a gray card in a dozen places or more.
+        lights: (K, 3), measured with this camera: those of a gray card in a dozen places or more. Or (N, K, 3), for
+            estimates of N cameras.
         width: `h`, in log chroma; by default each light's distance to the nearest other one (Breiman et al. 1977).
 
     >>> daylight = torch.tensor([[0.4, 0.8, 0.5], [0.45, 0.8, 0.45], [0.5, 0.8, 0.4]])
@@ -74,20 +75,21 @@ class LightPrior:
     """
 
     def __init__(self, lights: Tensor, width: float | None = None) -> None:
-        if lights.ndim != 2 or lights.shape[1] != 3 or len(lights) < 2:
+        if lights.ndim not in (2, 3) or lights.shape[-1] != 3 or lights.shape[-2] < 2:
             raise ValueError(f"a prior is made from at least two lights (K, 3), but got {tuple(lights.shape)}")
         chroma = _chroma(lights)
         if width is None:
-            distance = torch.cdist(chroma, chroma) + torch.eye(len(lights), device=lights.device) * 1e9
-            widths = distance.amin(1).clamp(min=_NARROWEST)
+            distance = (chroma[..., None, :] - chroma[..., None, :, :]).square().sum(-1)
+            own = torch.eye(chroma.shape[-2], dtype=torch.bool, device=chroma.device)
+            widths = distance.masked_fill(own, torch.inf).amin(-1).sqrt().clamp(min=_NARROWEST)
         else:
-            widths = chroma.new_full((len(chroma),), width)
-        unknown = (4 * chroma.var(0).sum() + _UNKNOWN**2).sqrt()
-        self._set(torch.cat([chroma, chroma.mean(0, keepdim=True)]), torch.cat([widths, unknown[None]]))
+            widths = torch.full_like(chroma[..., 0], width)
+        unknown = (4 * chroma.var(-2).sum(-1, keepdim=True) + _UNKNOWN**2).sqrt()
+        self._set(torch.cat([chroma, chroma.mean(-2, keepdim=True)], -2), torch.cat([widths, unknown], -1))
 
     def _set(self, chroma: Tensor, widths: Tensor, shares: Tensor | None = None) -> LightPrior:
         self.chroma, self.widths = chroma, widths
-        self.shares = torch.full_like(widths, 1 / len(widths)) if shares is None else shares
+        self.shares = torch.full_like(widths, 1 / widths.shape[-1]) if shares is None else shares
         return self
 
     @classmethod
@@ -110,11 +112,6 @@ class LightPrior:
         """The same on another device."""
         return LightPrior.__new__(LightPrior)._set(*(part.to(device) for part in self._parts))
 
-    def without(self, own: Tensor) -> LightPrior:
-        """For each of N images, what all lights say but number `own` (N,): to train on images whose light is known."""
-        shares = self.shares.repeat(len(own), 1).scatter(1, own[:, None], 0)
-        return LightPrior.__new__(LightPrior)._set(self.chroma, self.widths, F.normalize(shares, p=1, dim=1))
-
     @property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.chroma, self.widths, self.shares
@@ -124,9 +121,9 @@ class LightPrior:
         chroma, widths, shares = (part.to(logs) for part in self._parts)
         # In products of matrices, as there are many places and Gaussians.
         x, precision = _axes(logs), widths.square().reciprocal()
-        distance = x.square().sum(2, keepdim=True) + chroma.square().sum(1) - 2 * x @ chroma.T
-        likely = (-0.5 * distance.clamp(min=0) * precision).exp() @ (shares * precision).reshape(-1, len(widths), 1)
-        return likely.squeeze(2).clamp(min=_LEAST).log()
+        distance = x.square().sum(-1, keepdim=True) + chroma.square().sum(-1)[..., None, :] - 2 * x @ chroma.mT
+        near = (-0.5 * distance.clamp(min=0) * precision[..., None, :]).exp()
+        return (near @ (shares * precision)[..., None]).squeeze(-1).clamp(min=_LEAST).log()
 
     def posterior(self, lights: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """Estimates (N, 3), of norm 1, with the error to expect of each in degrees, (N,); both with the prior."""
@@ -149,7 +146,7 @@ class LightPrior:
         """`N(x_i; μ_k, h_k² + σ_i²)`, (N, K), each row relative to its largest; x is (N, 2), the variance (N, 1)."""
         chroma, widths, _ = (part.to(x.device) for part in self._parts)
         total = variance + widths.square()
-        log = -torch.cdist(x, chroma).square() / (2 * total) - total.log()
+        log = -(x[:, None] - chroma).square().sum(2) / (2 * total) - total.log()
         return (log - log.amax(1, keepdim=True)).exp()
 
 

@@ -21,7 +21,14 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.mimo import is_mimo, load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
-from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled, with_prior
+from lightfast._experiments.illuminant.camera import (
+    WIDTHS,
+    errors_of_widths,
+    groups_by_camera,
+    priors,
+    pulled,
+    with_prior,
+)
 from lightfast._experiments.illuminant.evaluation import (
     LIT_SATURATIONS,
     added_lights,
@@ -43,7 +50,7 @@ from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
 from lightfast._pipelines.estimator import Estimator
-from lightfast.constancy import CLASSICAL, LightPrior
+from lightfast.constancy import CLASSICAL
 from lightfast.metrics import recovery_error, reproduction_error
 
 _FEW = 8
@@ -146,7 +153,6 @@ class Illuminant(Study):
         else:
             estimator = self.plan.estimator(run.kind, run.seed)
         task, recipe = self._task(estimator, run.kind, train)
-        task.prior = self._prior(estimator, train)
         share = self.plan.small if self.protocol == "per-camera" and not self.added else 1.0
         return Training(estimator, task, scaled(recipe, share), estimator.networks[0])
 
@@ -162,14 +168,9 @@ class Illuminant(Study):
             plan.confidence,
             self._teacher,
             plan.distill,
+            plan.prior and NETWORKS[kind].network == "chroma-histogram",
         )
         return task, plan.recipe
-
-    def _prior(self, estimator: Estimator, train: Tensor) -> LightPrior | None:
-        """Of the lights that are trained on, for an estimator whose networks take a prior, if it is planned."""
-        if not (self.plan.prior and self.protocol == "per-camera" and estimator.takes_prior):
-            return None
-        return LightPrior(self.data.illuminants.cpu()[train])
 
     @cached_property
     def _teacher(self) -> Estimator | None:
@@ -182,10 +183,16 @@ class Illuminant(Study):
         record = {"estimates": estimates, "test": test}
         if pipeline.says_spread:
             record["spread"] = confident_estimates(pipeline, self._scenes, test)[1]
-        if (prior := self._prior(pipeline, self._splits[run.split].train)) is not None:
-            known = confident_estimates(pipeline, self._scenes, test, prior.to(self.device))
-            record |= dict(zip(("known", "known_spread"), known, strict=True))
+        if pipeline.takes_prior:
+            record |= self._known(pipeline, test)
         return record
+
+    def _known(self, pipeline: Estimator, test: Tensor) -> Record:
+        """Estimates of test images with the prior of each camera, and the errors to expect."""
+        lights, spread = torch.full((len(self.data), 3), 3**-0.5), torch.ones(len(self.data))
+        for places, prior in priors(self.data, test):
+            lights[places], spread[places] = confident_estimates(pipeline, self._scenes, places, prior.to(self.device))
+        return {"known": lights[test], "known_spread": spread[test]}
 
     def line(self, record: Record) -> str:
         errors = reproduction_error(record["estimates"][0], self.data.illuminants.cpu()[record["test"]])
@@ -289,7 +296,7 @@ class Illuminant(Study):
             known = [self._with_prior(each) for each in seeds]
             add(f"{name}-prior", f"{kind.title}, with a prior of the camera", known, ours=False)
             if known := self.answers(name, records, known=True):
-                add(f"{name}-prior-inside", f"{kind.title}, trained with a prior of the camera", known, ours=False)
+                add(f"{name}-prior-inside", f"{kind.title}, networks made for a prior of the camera", known, ours=False)
         return found
 
     def answers(self, name: str, records: Sequence[Record], known: bool = False) -> list[Answers]:

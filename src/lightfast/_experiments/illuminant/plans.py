@@ -76,7 +76,7 @@ class IlluminantPlan(Plan):
         confidence: how much the loss of what networks say of their own error counts; at 0 they say nothing.
         even: how evenly cameras and lights are seen, from 0 (as they come) to 1.
         distill: share of the loss that is of the teacher's answer, where there is a teacher.
-        prior: train on one camera with its prior, where a network takes one and the protocol has a single camera.
+        prior: make histograms that answer with the prior of a camera, and train them so.
         small: the share of the steps that networks trained on a single camera have.
         own: values that single kinds of network have instead, by their names.
     """
@@ -123,7 +123,8 @@ class IlluminantPlan(Plan):
 
     def _network_options(self, name: str) -> dict[str, Any]:
         spread = {"spread": True} if self.confidence and name != "cerberus" else {}
-        return {"dropout": self.dropout, **spread, **self.options.get(name, {})}
+        prior = {"prior": True} if self.prior and name == "chroma-histogram" else {}
+        return {"dropout": self.dropout, **spread, **prior, **self.options.get(name, {})}
 
     def plan_for(self, name: str) -> IlluminantPlan:
         """The plan with the values that this kind of network has for its own.
@@ -204,10 +205,13 @@ PLANS: dict[str, IlluminantPlan] = {
         ),
         _CAMERAS,
         dataclasses.replace(
+            _CAMERAS, name="known-cameras", title="as cameras, for those of which lights are known", prior=True
+        ),
+        dataclasses.replace(
             _CAMERAS,
-            name="known-camera",
-            title="to go on with networks of `cameras` on a camera that they have not seen, with its prior",
-            recipe=Recipe(300, warmup=20, ema=0.98, log_every=100, checkpoint_every=0, **_GOING_ON),
+            name="one-camera",
+            title="to go on with networks of known-cameras on a camera that they have not seen",
+            recipe=Recipe(200, warmup=20, ema=0.98, log_every=100, checkpoint_every=0, **_GOING_ON),
             # Its sensor is known, and its lights come as often as they come.
             augmentation=dataclasses.replace(_CAMERAS.augmentation, sensor=0.0),
             even=0.0,
@@ -228,5 +232,5 @@ PLANS: dict[str, IlluminantPlan] = {
         ),
     )
 }
-"""By name: `best` for NUS, `cameras` for several data sets, `known-camera` to go on from there, `demo` for the scenes
-that the project draws."""
+"""By name: `best` for NUS, `cameras` for several data sets, `known-cameras` and `one-camera` for cameras of which
+lights are known, `demo` for the scenes that the project draws."""
