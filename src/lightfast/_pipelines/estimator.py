@@ -246,25 +246,36 @@ class Estimator(Pipeline):
         light, spread = self.confident(linear_images, mask)
         return pull_together(light, spread)
 
-    def light_plane(self, linear_images: Tensor, mask: Tensor | None = None, windows: Windows = _WINDOWS) -> Tensor:
+    def light_plane(
+        self,
+        linear_images: Tensor,
+        mask: Tensor | None = None,
+        windows: Windows = _WINDOWS,
+        prior: LightPrior | None = None,
+    ) -> Tensor:
         """A light for every pixel, (N, 3, H, W), each of norm 1, for pictures under several lights.
 
         What the estimator says of overlapping parts of the picture, weighed by how sure it is and by how many pixels
-        count there, and a plane in log RGB through it. One light over the picture is followed exactly.
+        count there, and a plane in log RGB through it. One light over the picture is followed exactly; but for the
+        `prior` of a camera, where there is one (see :meth:`confident`).
         """
         check_images(linear_images, mask)
+        plane = windows.plane(*self.window_lights(linear_images, mask, windows, prior), linear_images.shape[2:])
+        return F.normalize((plane - plane.amax(1, keepdim=True)).exp(), dim=1)
+
+    def window_lights(
+        self, linear_images: Tensor, mask: Tensor | None, windows: Windows, prior: LightPrior | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What is said of the parts of pictures: log RGB (K, N, 3) of the light of each, and its weight (K, N)."""
         valid = (linear_images > 0).any(1, keepdim=True)
         valid = valid if mask is None else valid & mask.bool()
-        size, lights, weights = (linear_images.shape[2], linear_images.shape[3]), [], []
-        for top, bottom, left, right in windows.boxes(*size):
+        logs, weights = [], []
+        for top, bottom, left, right in windows.boxes(linear_images.shape[2], linear_images.shape[3]):
             inside = valid[..., top:bottom, left:right]
-            light, spread = self.confident(linear_images[..., top:bottom, left:right], inside)
-            lights.append(light.log())
+            light, spread = self.confident(linear_images[..., top:bottom, left:right], inside, prior)
+            logs.append(light.log())
             weights.append(inside.float().mean((1, 2, 3)) / spread.square())
-        plane = windows.plane(
-            torch.stack(lights), torch.stack(weights), (linear_images.shape[2], linear_images.shape[3])
-        )
-        return F.normalize((plane - plane.amax(1, keepdim=True)).exp(), dim=1)
+        return torch.stack(logs), torch.stack(weights)
 
     def from_reduced(self, reduced: Tensor) -> Tensor:
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""
