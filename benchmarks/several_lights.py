@@ -48,7 +48,8 @@ def main() -> None:
             windows = Windows(across, part, stiffness)
 
             def answer(picture: LitPicture, windows: Windows = windows, said: dict[str, Any] = said) -> torch.Tensor:
-                return windows.plane(*said[picture.name], picture.image.shape[1:])[0].exp()
+                logs, weights = said[picture.name]
+                return windows.plane(logs, weights, picture.image.shape[1:])[0].exp()
 
             errors = measure_pictures(answer, pictures)
             found.append({**windows._asdict(), "errors": errors})
