@@ -15,8 +15,8 @@ class Windows(NamedTuple):
     Chosen on MIMO's pictures for validation: `benchmarks/several_lights.py`.
     """
 
-    across: int = 5
-    part: float = 0.5
+    across: int = 9
+    part: float = 0.35
     stiffness: float = 0.05
 
     def boxes(self, height: int, width: int) -> list[tuple[int, int, int, int]]:

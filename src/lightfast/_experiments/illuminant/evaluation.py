@@ -51,7 +51,7 @@ def estimates_under_light(
 
 @torch.no_grad()
 def confident_estimates(
-    estimator: Estimator, scenes: LitScenes, chosen: Tensor, prior: LightPrior | None = None, batch_size: int = 256
+    estimator: Estimator, scenes: LitScenes, chosen: Tensor, prior: LightPrior | None = None, batch_size: int = 64
 ) -> tuple[Tensor, Tensor]:
     """The light of each image at `chosen` (K,) and the error to expect in degrees: (K, 3) and (K,), on the CPU."""
     batches = (scenes.images[places.to(scenes.images.device)] for places in chosen.split(batch_size))
