@@ -4,7 +4,7 @@
 
 Writes the errors of all settings, least mean first. What the estimator's own then are on other pictures says
 `lightfast evaluate illuminant --data MIMO/lab`. With `--tested`, the best settings are measured there, also with the
-lights of the first pictures as the prior of the camera that took all of them.
+lights of the first pictures as the prior of the camera that took all of them, and a table is written beside OUT.json.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import torch
 from torch.nn import functional as F
 
 import lightfast as lf
-from lightfast._atomic import write_json
+from lightfast._atomic import write_json, write_whole
 from lightfast._experiments.data.mimo import LitPicture, load_mimo
 from lightfast._experiments.illuminant.several_lights import measure_pictures
 from lightfast._experiments.provenance import provenance
+from lightfast._experiments.report.tables import markdown
 from lightfast._pipelines.light_plane import Windows
 from lightfast.constancy import LightPrior
 
@@ -59,8 +60,10 @@ def main() -> None:
     record = {"pictures": len(pictures), "settings": found}
     if given.tested is not None:
         record["tested"] = measure_tested(estimator, load_mimo(given.tested), best, LightPrior(lights_of(pictures)))
-        for name, errors in record["tested"].items():
-            print(f"{name}: {errors['mean']:.3f} {errors['median']:.3f}")
+        rows = [[name, *(f"{e[kind]:.2f}" for kind in ("mean", "median"))] for name, e in record["tested"].items()]
+        table = markdown([["recovery error, °", "mean", "median"], *rows])
+        print(table)
+        write_whole(given.out.with_suffix(".md"), f"{table}\n".encode())
     write_json(given.out, {**record, "provenance": provenance()})
 
 

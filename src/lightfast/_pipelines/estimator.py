@@ -14,7 +14,7 @@ from lightfast import models
 from lightfast._pipelines.light_plane import Windows
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.resample import area_weights
-from lightfast.constancy._camera import LightPrior, pull_together
+from lightfast.constancy._camera import FEWEST, LightPrior
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
@@ -24,6 +24,7 @@ EstimatorColor = Literal["linear", "log"]
 
 _DIHEDRAL = 8
 _WINDOWS = Windows()
+_UNSURE = "this estimator does not say how sure it is: train its networks with confidence above 0"
 
 
 class SceneEncoding(nn.Module):
@@ -216,7 +217,7 @@ class Estimator(Pipeline):
         check_images(linear_images, mask)
         light, spread = self._answer(self.encoding.reduce(linear_images, mask), prior)
         if spread is None:
-            raise ValueError("this estimator does not say how sure it is: train its networks with confidence above 0")
+            raise ValueError(_UNSURE)
         return light, spread
 
     def with_calibration(self, factors: Sequence[float]) -> Estimator:
@@ -239,12 +240,19 @@ class Estimator(Pipeline):
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants (N, 3) of several photographs by one camera, which know of each other.
 
-        The same lights come back in the photographs of a camera. Estimates are pulled to where all of them together
-        say that lights are, as far as their spread asks: see :func:`lightfast.constancy.pull_together`. Of fewer than
-        four photographs, the answer is that of each alone. If all are relit alike, so are the answers.
+        The same lights come back in the photographs of a camera. What all estimates together say of these lights
+        (:meth:`lightfast.constancy.LightPrior.from_estimates`) is the prior with which each is then estimated again, as
+        in :meth:`confident`. Of fewer than four photographs, the answer is that of each alone. If all are relit alike,
+        so are the answers.
         """
-        light, spread = self.confident(linear_images, mask)
-        return pull_together(light, spread)
+        check_images(linear_images, mask)
+        reduced = self.encoding.reduce(linear_images, mask)
+        light, spread = self._answer(reduced)
+        if spread is None:
+            raise ValueError(_UNSURE)
+        if len(light) < FEWEST:
+            return light
+        return self._answer(reduced, LightPrior.from_estimates(light, spread))[0]
 
     def light_plane(
         self,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from itertools import repeat
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_FEWEST = 4
+FEWEST = 4
+"""Photographs that say something of their camera."""
+
 _MOST_PLACES = 1024
 _ROUNDS = 30
 _NARROWEST = 0.02
 _UNKNOWN = 0.1
 _LEAST = 1e-9
+_MOST_AT_ONCE = 2**23
 _RED, _GREEN = 2**-0.5, 6**-0.5
 _WIDTH = 0.06
 """Of a light: what was best on data sets that were not trained on (`width` in results/illuminant/leave-one-set-out)."""
@@ -31,6 +35,7 @@ def pull_together(lights: Tensor, spread: Tensor, width: float = _WIDTH) -> Tens
     The same few kinds of light come back in the photographs of a camera, and lie close to a curve in log chroma. Their
     density is found from the estimates, as the one whose lights, each off by its own error, most likely gave these
     estimates (see :meth:`LightPrior.from_estimates`). It then is the prior of each: empirical Bayes (Robbins 1956).
+    ``Estimator.for_camera`` does the same with the prior inside its networks, where it is worth more.
 
     Args:
         lights: (N, 3), of norm 1; fewer than four are left as they are.
@@ -45,7 +50,7 @@ def pull_together(lights: Tensor, spread: Tensor, width: float = _WIDTH) -> Tens
     >>> pulled.shape, bool((pulled - lights).abs().max() > 0)
     (torch.Size([20, 3]), True)
     """
-    if len(lights) < _FEWEST:
+    if len(lights) < FEWEST:
         return lights
     return LightPrior.from_estimates(lights, spread, width)(lights, spread)
 
@@ -93,7 +98,7 @@ class LightPrior:
         return self
 
     @classmethod
-    def from_estimates(cls, lights: Tensor, spread: Tensor, width: float) -> LightPrior:
+    def from_estimates(cls, lights: Tensor, spread: Tensor, width: float = _WIDTH) -> LightPrior:
         """The prior of a camera none of whose lights is measured, from estimates (N, 3) and their errors (N,), degrees.
 
         The Gaussians are about the estimates themselves, about a thousand of them at most. Their shares are those of
@@ -119,11 +124,19 @@ class LightPrior:
     def log_density(self, logs: Tensor) -> Tensor:
         """The log of the density, but for a constant, at lights (N, P, 3) given by their log RGB, (N, P)."""
         chroma, widths, shares = (part.to(logs) for part in self._parts)
-        # In products of matrices, as there are many places and Gaussians.
-        x, precision = _axes(logs), widths.square().reciprocal()
-        distance = x.square().sum(-1, keepdim=True) + chroma.square().sum(-1)[..., None, :] - 2 * x @ chroma.mT
-        near = (-0.5 * distance.clamp(min=0) * precision[..., None, :]).exp()
-        return (near @ (shares * precision)[..., None]).squeeze(-1).clamp(min=_LEAST).log()
+        precision = widths.square().reciprocal()
+        heights = shares * precision
+
+        def summed(x: Tensor, chroma: Tensor, precision: Tensor, heights: Tensor) -> Tensor:
+            # In products of matrices, as there are many places and Gaussians.
+            distance = x.square().sum(-1, keepdim=True) + chroma.square().sum(-1)[..., None, :] - 2 * x @ chroma.mT
+            near = (-0.5 * distance.clamp(min=0) * precision[..., None, :]).exp()
+            return (near @ heights[..., None]).squeeze(-1)
+
+        images = max(1, _MOST_AT_ONCE // (logs.shape[1] * widths.shape[-1]))
+        each = (part.split(images) if self.chroma.ndim > 2 else repeat(part) for part in (chroma, precision, heights))
+        parts = [summed(x, *of_camera) for x, *of_camera in zip(_axes(logs).split(images), *each, strict=False)]
+        return torch.cat(parts).clamp(min=_LEAST).log()
 
     def posterior(self, lights: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """Estimates (N, 3), of norm 1, with the error to expect of each in degrees, (N,); both with the prior."""

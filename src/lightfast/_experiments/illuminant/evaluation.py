@@ -60,10 +60,13 @@ def confident_estimates(
     return lights, spread
 
 
-def classical_estimates(scenes: LitScenes) -> dict[str, Tensor]:
-    """What each classical estimator says of all scenes under each light, (S, N, 3); the same in all protocols."""
-    lights, everything = added_lights(scenes), torch.arange(len(scenes))
-    return {name: estimates_under_light(each, scenes, everything, lights) for name, each in CLASSICAL.items()}
+def classical_estimates(scenes: LitScenes, chosen: Tensor) -> dict[str, Tensor]:
+    """What each classical estimator says under each light, (S, N, 3), of the scenes at `chosen`: gray of the others."""
+    lights, found = added_lights(scenes), {}
+    for name, each in CLASSICAL.items():
+        found[name] = torch.full((len(lights), len(scenes), 3), 3**-0.5)
+        found[name][:, chosen] = estimates_under_light(each, scenes, chosen, lights)
+    return found
 
 
 def mean_light(estimates: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:

@@ -259,7 +259,8 @@ class Illuminant(Study):
         prior of its lights.
         """
         if not self.classical:
-            self.classical.update(classical_estimates(self._scenes))
+            added = torch.tensor([self.data.set_names.index(name) for name in self.added], dtype=torch.int64)
+            self.classical.update(classical_estimates(self._scenes, torch.where(~torch.isin(self.data.sets, added))[0]))
         lights = added_lights(self.data)
         tested = torch.cat([split.test for split in self._splits.values()]).sort().values
 
