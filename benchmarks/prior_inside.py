@@ -3,7 +3,7 @@
     lightfast train illuminant --data DATA/scenes --recipe cameras --network general --out MODEL
     python benchmarks/prior_inside.py MODEL DATA/nus8 OUT
 
-Rows are of one image; of all images of a camera together, which find its prior; and with the lights of the camera's
+Rows are of one image; of eight or all images of a camera together, which find its prior; and with the lights of the camera's
 other published folds as its prior. Writes OUT/inside.json and OUT/inside.md.
 """
 
@@ -24,6 +24,7 @@ from lightfast._experiments.illuminant.evaluation import added_lights, confident
 from lightfast._experiments.provenance import provenance
 from lightfast._experiments.report.tables import markdown
 from lightfast.constancy import LightPrior
+from lightfast.constancy._camera import FEWEST
 
 
 def main() -> None:
@@ -36,13 +37,21 @@ def main() -> None:
     estimator, scenes = lf.load(given.model).eval(), load_scenes(given.data)
     assert isinstance(estimator, lf.Estimator)
     lights, spread = confident_estimates(estimator, scenes, torch.arange(len(scenes)))
-    cameras = groups_by_camera(scenes.cameras, torch.arange(len(scenes)))
-    known = list(priors(scenes, torch.arange(len(scenes))))
-    together = [(places, LightPrior.from_estimates(lights[places], spread[places])) for places in cameras]
+    everything = torch.arange(len(scenes))
+
+    def found_together(size: int | None) -> list[tuple[Tensor, LightPrior]]:
+        groups = [places for places in groups_by_camera(scenes.cameras, everything, size) if len(places) >= FEWEST]
+        return [(places, LightPrior.from_estimates(lights[places], spread[places])) for places in groups]
+
+    ways = {
+        "8 images of a camera together": found_together(8),
+        "all images of a camera together": found_together(None),
+        "lights of two folds known": list(priors(scenes, everything)),
+    }
     answers = {"one image": lights}
-    for name, given_priors in (("images of a camera together", together), ("lights of two folds known", known)):
+    for name, of_groups in ways.items():
         after, inside = lights.clone(), lights.clone()
-        for places, prior in given_priors:
+        for places, prior in of_groups:
             after[places] = prior(lights[places], spread[places])
             inside[places] = confident_estimates(estimator, scenes, places, prior)[0]
         answers |= {f"{name}: onto the answer": after, f"{name}: inside": inside}
