@@ -3,7 +3,7 @@
     lightfast train illuminant --data DATA/scenes --recipe cameras --network general --out MODEL
     python benchmarks/prior_inside.py MODEL DATA/nus8 OUT
 
-Rows are of one image; of eight or all images of a camera together, which find its prior; and with the lights of the camera's
+Rows are of one image; of eight or all images of a camera together, which find its prior; and with the lights of its
 other published folds as its prior. Writes OUT/inside.json and OUT/inside.md.
 """
 
