@@ -214,6 +214,8 @@ def test_photographs_of_a_camera_know_of_each_other(scenes, sure_estimator):
     )
     assert reproduction_error(sure_estimator.for_camera(images), sure_estimator(images)).max() > 1e-3
     assert torch.equal(sure_estimator.for_camera(images[:1]), sure_estimator(images[:1]))
+    together, moved = (sure_estimator.for_camera(each) for each in (images, images * LIGHT[:1, :, None, None]))
+    assert reproduction_error(moved, F.normalize(together * LIGHT[:1])).max() < 1e-2, "all relit alike"
 
 
 def test_a_prior_of_the_camera_draws_answers_to_its_lights(scenes, sure_estimator):
