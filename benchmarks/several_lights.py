@@ -1,10 +1,11 @@
 """How to look at pictures under several lights: windows and stiffness of the plane of light, compared.
 
-    python benchmarks/several_lights.py MIMO/valid OUT.json [--tested MIMO/lab] [--model illuminant]
+    python benchmarks/several_lights.py MIMO/valid OUT.json [--tested MIMO/lab] [--known] [--model illuminant]
 
 Writes the errors of all settings, least mean first. What the estimator's own then are on other pictures says
-`lightfast evaluate illuminant --data MIMO/lab`. With `--tested`, the best settings are measured there, also with the
-lights of the first pictures as the prior of the camera that took all of them, and a table is written beside OUT.json.
+`lightfast evaluate illuminant --data MIMO/lab`. With `--tested`, the best settings are measured there, and a table is
+written beside OUT.json. With `--known`, all pictures are of one camera whose lights are known: those of the pictures of
+other scenes, and for the tested pictures those of all others.
 """
 
 from __future__ import annotations
@@ -38,13 +39,18 @@ def main() -> None:
     parser.add_argument("pictures", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tested", type=Path)
+    parser.add_argument("--known", action="store_true")
     parser.add_argument("--model", default="illuminant")
     given = parser.parse_args()
     pictures, estimator = load_mimo(given.pictures), lf.load(given.model).eval()
     assert isinstance(estimator, lf.Estimator)
+    known = [LightPrior(lights_of(_other_scenes(p, pictures))) if given.known else None for p in pictures]
     found = []
     for across, part in product((3, 5, 7, 9), (0.25, 0.35, 0.5)):
-        said = {p.name: estimator.window_lights(p.image[None], p.known[None], Windows(across, part)) for p in pictures}
+        said = {
+            p.name: estimator.window_lights(p.image[None], p.known[None], Windows(across, part), prior)
+            for p, prior in zip(pictures, known, strict=True)
+        }
         for stiffness in (0.0, 0.02, 0.05, 0.2):
             windows = Windows(across, part, stiffness)
 
@@ -59,7 +65,9 @@ def main() -> None:
     best = Windows(found[0]["across"], found[0]["part"], found[0]["stiffness"])
     record = {"pictures": len(pictures), "settings": found}
     if given.tested is not None:
-        record["tested"] = measure_tested(estimator, load_mimo(given.tested), best, LightPrior(lights_of(pictures)))
+        prior = LightPrior(lights_of(pictures)) if given.known else None
+        errors = measure_tested(estimator, load_mimo(given.tested), best, prior)
+        record["tested"] = {"a plane of light" + (", lights of the camera known" if given.known else ""): errors}
         rows = [[name, *(f"{e[kind]:.2f}" for kind in ("mean", "median"))] for name, e in record["tested"].items()]
         table = markdown([["recovery error, °", "mean", "median"], *rows])
         print(table)
@@ -68,19 +76,17 @@ def main() -> None:
 
 
 def measure_tested(
-    estimator: lf.Estimator, pictures: Sequence[LitPicture], windows: Windows, prior: LightPrior
-) -> dict[str, dict[str, float]]:
-    """The errors of a plane of light, with the prior of the camera and without."""
+    estimator: lf.Estimator, pictures: Sequence[LitPicture], windows: Windows, prior: LightPrior | None
+) -> dict[str, float]:
+    """The errors of a plane of light, with the prior of the camera or without."""
+    return measure_pictures(
+        lambda picture: estimator.light_plane(picture.image[None], picture.known[None], windows, prior)[0], pictures
+    )
 
-    def answer(picture: LitPicture, known: LightPrior | None) -> torch.Tensor:
-        return estimator.light_plane(picture.image[None], picture.known[None], windows, known)[0]
 
-    return {
-        "a plane of light": measure_pictures(lambda picture: answer(picture, None), pictures),
-        "a plane of light, lights of the camera known": measure_pictures(
-            lambda picture: answer(picture, prior), pictures
-        ),
-    }
+def _other_scenes(picture: LitPicture, pictures: Sequence[LitPicture]) -> list[LitPicture]:
+    """Those of MIMO's names SCENE_LIGHT_LIGHT that are of other scenes."""
+    return [other for other in pictures if other.name.split("_")[0] != picture.name.split("_")[0]]
 
 
 def lights_of(pictures: Sequence[LitPicture]) -> torch.Tensor:
