@@ -24,6 +24,9 @@ EstimatorColor = Literal["linear", "log"]
 
 _DIHEDRAL = 8
 _WINDOWS = Windows()
+_WINDOWS_KNOWN = Windows(7, 0.25, stiffness=0.0)
+"""With a prior, smaller ones are sure enough, and the plane need not be stiff (results/illuminant/several-lights)."""
+
 _UNSURE = "this estimator does not say how sure it is: train its networks with confidence above 0"
 
 
@@ -258,7 +261,7 @@ class Estimator(Pipeline):
         self,
         linear_images: Tensor,
         mask: Tensor | None = None,
-        windows: Windows = _WINDOWS,
+        windows: Windows | None = None,
         prior: LightPrior | None = None,
     ) -> Tensor:
         """A light for every pixel, (N, 3, H, W), each of norm 1, for pictures under several lights.
@@ -268,6 +271,7 @@ class Estimator(Pipeline):
         `prior` of a camera, where there is one (see :meth:`confident`).
         """
         check_images(linear_images, mask)
+        windows = windows or (_WINDOWS if prior is None else _WINDOWS_KNOWN)
         plane = windows.plane(*self.window_lights(linear_images, mask, windows, prior), linear_images.shape[2:])
         return F.normalize((plane - plane.amax(1, keepdim=True)).exp(), dim=1)
 
