@@ -41,7 +41,7 @@ def main() -> None:
         measured = []
         for seed, answers in enumerate(seeds):
             assert answers.spread is not None
-            lights = with_prior(scenes, answers.estimates[0], answers.spread, count, seed)
+            lights, _ = with_prior(scenes, answers.estimates[0], answers.spread, count, seed)
             measured.append(measure(scenes, lights[None], added_lights(scenes)[:1])["recovery"][0]["sets"])
         name = "all of two thirds" if count is None else str(count) if count else "none"
         found[name] = mean_and_spread(measured)[0]

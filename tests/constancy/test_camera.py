@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lightfast.constancy import LightPrior, pull_together
+from lightfast.constancy._camera import _DEGREES, _chroma, _light
 from lightfast.metrics import reproduction_error
 
 RED_TO_BLUE = torch.tensor([0.7071, 0.0, -0.7071])
@@ -69,3 +70,35 @@ def test_a_prior_from_a_few_lights_helps_where_they_are_true_and_says_so_little_
     assert reproduction_error(few, truth[40:]).mean() < reproduction_error(estimates[40:], truth[40:]).mean()
     with pytest.raises(ValueError, match="at least two lights"):
         LightPrior(truth[:1])
+
+
+def test_the_density_is_that_of_which_posteriors_are_the_mean():
+    """The posterior by sums over a fine grid: density times the Gaussian about the estimate."""
+    truth, estimates = camera(12)
+    prior, spread = LightPrior(truth[:8]), 3.0
+    line = torch.linspace(-1.5, 1.5, 301, dtype=torch.float64)
+    grid = torch.cartesian_prod(line, line)
+    density = prior.log_density(_light(grid).log()[None])[0].exp()
+    for estimate in estimates[8:]:
+        near = (-(grid - _chroma(estimate[None])).square().sum(1) / (2 * (spread * _DEGREES) ** 2)).exp()
+        weights = near * density / (near * density).sum()
+        mean = weights @ grid
+        expected = (weights @ (grid - mean).square().sum(1) / 2).sqrt() / _DEGREES
+        light, error = prior.posterior(estimate[None], torch.tensor([spread]))
+        assert reproduction_error(light, _light(mean[None]).float()).max() < 0.02
+        torch.testing.assert_close(error[0], expected.float(), rtol=0.01, atol=0)
+
+
+def test_estimates_of_several_cameras_each_have_their_own():
+    truth, estimates = camera(20)
+    cameras = torch.stack([truth[:8], truth[8:16]])
+    logs, spread = truth[16:].log().repeat(2, 1, 1), torch.tensor([3.0, 4.0])
+    densities, (lights, expected) = (
+        LightPrior(cameras).log_density(logs),
+        LightPrior(cameras).posterior(estimates[:2], spread),
+    )
+    for number in range(2):
+        alone, own = LightPrior(cameras[number]), slice(number, number + 1)
+        torch.testing.assert_close(densities[own], alone.log_density(logs[own]))
+        light, error = alone.posterior(estimates[own], spread[own])
+        torch.testing.assert_close((lights[own], expected[own]), (light, error))

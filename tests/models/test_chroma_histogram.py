@@ -24,6 +24,16 @@ def test_estimates_follow_offsets(dtype):
     torch.testing.assert_close(moved, network(x) + offset, atol=5e-5 if dtype == torch.float32 else 1e-11, rtol=0)
 
 
+def test_a_prior_is_multiplied_onto_the_map():
+    network, x = _network(spread=True), torch.randn(3, 3, 24, 32)
+    torch.testing.assert_close(network(x, lambda answers: answers.new_full(answers.shape[:2], 3.0)), network(x))
+    place = network(x)[:, :3] + torch.tensor([0.4, 0.0, -0.2])
+    seen = _network(spread=True, prior=True)
+    assert (seen(x, lambda answers: answers.new_full(answers.shape[:2], 3.0)) - seen(x)).abs().max() > 1e-3
+    narrow = network(x, lambda answers: -1e4 * (answers - place[:, None])[..., ::2].square().sum(2))
+    torch.testing.assert_close(narrow[:, :3], place, atol=0.03, rtol=0)
+
+
 def test_it_is_proven_equivariant():
     assert lf.certify(_network(), torch.randn(2, 3, 16, 16)).equivariant
 

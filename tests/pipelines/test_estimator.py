@@ -8,6 +8,7 @@ from lightfast._experiments.data.generated_scenes import draw_scenes
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
 from lightfast._pipelines.load import load
 from lightfast._pipelines.resample import area_weights
+from lightfast.constancy import LightPrior
 from lightfast.metrics import recovery_error, reproduction_error
 
 LIGHT = torch.tensor([[1.0, 0.3, 0.01], [0.2, 1.0, 0.7]])
@@ -213,6 +214,30 @@ def test_photographs_of_a_camera_know_of_each_other(scenes, sure_estimator):
     )
     assert reproduction_error(sure_estimator.for_camera(images), sure_estimator(images)).max() > 1e-3
     assert torch.equal(sure_estimator.for_camera(images[:1]), sure_estimator(images[:1]))
+    together, moved = (sure_estimator.for_camera(each) for each in (images, images * LIGHT[:1, :, None, None]))
+    assert reproduction_error(moved, F.normalize(together * LIGHT[:1])).max() < 1e-2, "all relit alike"
+
+
+def test_a_prior_of_the_camera_draws_answers_to_its_lights(scenes, sure_estimator):
+    images = scenes.images[:4]
+    estimates = sure_estimator(images)
+    met = F.normalize(estimates.mean(0) * torch.tensor([[1.3, 1.0, 0.7], [1.31, 1.0, 0.69], [1.29, 1.0, 0.71]]))
+    known, _ = sure_estimator.confident(images, prior=LightPrior(met))
+    assert (
+        reproduction_error(known, met[:1].expand(4, 3)).mean()
+        < 0.5 * reproduction_error(estimates, met[:1].expand(4, 3)).mean()
+    )
+    dim, _ = sure_estimator.confident(0.1 * images, prior=LightPrior(met))
+    assert reproduction_error(dim, known).max() < 1e-3, "exposure does not matter"
+    for network, name in zip(sure_estimator.networks, SURE, strict=True):
+        alone = Estimator(name, options={name: SURE[name]}).eval()
+        alone.networks[0].load_state_dict(network.state_dict())
+        with torch.no_grad():
+            before, after = alone(images), alone.confident(images, prior=LightPrior(met))[0]
+        assert (
+            reproduction_error(after, met[:1].expand(4, 3)).mean()
+            < 0.8 * reproduction_error(before, met[:1].expand(4, 3)).mean()
+        ), name
 
 
 def test_an_estimator_without_confidence_says_so(scenes):

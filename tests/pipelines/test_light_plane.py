@@ -50,3 +50,16 @@ def test_one_light_is_followed_exactly_and_two_are_told_apart():
     mask = torch.ones(2, 1, 48, 64, dtype=torch.bool)
     mask[..., :32] = False
     assert estimator.light_plane(images, mask).isfinite().all(), "windows of which nothing counts"
+
+
+@torch.no_grad()
+def test_lights_of_the_camera_draw_the_plane_to_them():
+    estimator, images = lf.pretrained("illuminant").eval(), torch.rand(1, 3, 48, 64)
+    met = F.normalize(torch.tensor([[0.6, 0.7, 0.3], [0.62, 0.7, 0.28], [0.58, 0.7, 0.32]]))
+    windows = Windows(2, 0.6)
+    before, after = (
+        pixels(estimator.light_plane(images, windows=windows, prior=prior))
+        for prior in (None, lf.constancy.LightPrior(met))
+    )
+    there = met[:1].expand_as(before)
+    assert recovery_error(after, there).mean() < 0.5 * recovery_error(before, there).mean()

@@ -14,7 +14,7 @@ from lightfast import models
 from lightfast._pipelines.light_plane import Windows
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast._pipelines.resample import area_weights
-from lightfast.constancy._camera import pull_together
+from lightfast.constancy._camera import FEWEST, LightPrior
 from lightfast.constancy._statistics import check_images
 from lightfast.light import relight
 
@@ -24,6 +24,10 @@ EstimatorColor = Literal["linear", "log"]
 
 _DIHEDRAL = 8
 _WINDOWS = Windows()
+_WINDOWS_KNOWN = Windows(7, 0.25, stiffness=0.0)
+"""With a prior, smaller ones are sure enough, and the plane need not be stiff (results/illuminant/several-lights)."""
+
+_UNSURE = "this estimator does not say how sure it is: train its networks with confidence above 0"
 
 
 class SceneEncoding(nn.Module):
@@ -199,19 +203,24 @@ class Estimator(Pipeline):
         check_images(linear_images, mask)
         return self.from_reduced(self.encoding.reduce(linear_images, mask))
 
-    def confident(self, linear_images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def confident(
+        self, linear_images: Tensor, mask: Tensor | None = None, prior: LightPrior | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The illuminants (N, 3), and the reproduction error to expect of each, in degrees, (N,).
 
         What the networks expect and how far they disagree: `k sqrt((Σ w_m σ_m)² + Σ w_m d_m²)`, with `d_m` the angle
         between network `m` and the joint answer, and `k` the last factor of `calibration`. No light changes it.
 
+        With the `prior` of the camera, each network answers by it: the histogram network multiplies it onto its map of
+        where the light may be, the others onto a Gaussian about their answer. Such answers follow no light exactly.
+
         Raises:
             ValueError: the networks were made without `spread`.
         """
         check_images(linear_images, mask)
-        light, spread = self._answer(self.encoding.reduce(linear_images, mask))
+        light, spread = self._answer(self.encoding.reduce(linear_images, mask), prior)
         if spread is None:
-            raise ValueError("this estimator does not say how sure it is: train its networks with confidence above 0")
+            raise ValueError(_UNSURE)
         return light, spread
 
     def with_calibration(self, factors: Sequence[float]) -> Estimator:
@@ -226,47 +235,74 @@ class Estimator(Pipeline):
         """Whether :meth:`confident` has an answer."""
         return all(getattr(network, "spread", None) is not None for network in self.networks)
 
+    @property
+    def takes_prior(self) -> bool:
+        """Whether a network of it is made to answer with the prior of a camera."""
+        return any(getattr(network, "sees_prior", False) for network in self.networks)
+
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
         """The illuminants (N, 3) of several photographs by one camera, which know of each other.
 
-        The same lights come back in the photographs of a camera. Estimates are pulled to where all of them together
-        say that lights are, as far as their spread asks: see :func:`lightfast.constancy.pull_together`. Of fewer than
-        four photographs, the answer is that of each alone. If all are relit alike, so are the answers.
+        The same lights come back in the photographs of a camera. What all estimates together say of these lights
+        (:meth:`lightfast.constancy.LightPrior.from_estimates`) is the prior with which each is then estimated again, as
+        in :meth:`confident`. Of fewer than four photographs, the answer is that of each alone. If all are relit alike,
+        so are the answers.
         """
-        light, spread = self.confident(linear_images, mask)
-        return pull_together(light, spread)
+        check_images(linear_images, mask)
+        reduced = self.encoding.reduce(linear_images, mask)
+        light, spread = self._answer(reduced)
+        if spread is None:
+            raise ValueError(_UNSURE)
+        if len(light) < FEWEST:
+            return light
+        return self._answer(reduced, LightPrior.from_estimates(light, spread))[0]
 
-    def light_plane(self, linear_images: Tensor, mask: Tensor | None = None, windows: Windows = _WINDOWS) -> Tensor:
+    def light_plane(
+        self,
+        linear_images: Tensor,
+        mask: Tensor | None = None,
+        windows: Windows | None = None,
+        prior: LightPrior | None = None,
+    ) -> Tensor:
         """A light for every pixel, (N, 3, H, W), each of norm 1, for pictures under several lights.
 
         What the estimator says of overlapping parts of the picture, weighed by how sure it is and by how many pixels
-        count there, and a plane in log RGB through it. One light over the picture is followed exactly.
+        count there, and a plane in log RGB through it. One light over the picture is followed exactly; but for the
+        `prior` of a camera, where there is one (see :meth:`confident`).
         """
         check_images(linear_images, mask)
+        windows = windows or (_WINDOWS if prior is None else _WINDOWS_KNOWN)
+        plane = windows.plane(*self.window_lights(linear_images, mask, windows, prior), linear_images.shape[2:])
+        return F.normalize((plane - plane.amax(1, keepdim=True)).exp(), dim=1)
+
+    def window_lights(
+        self, linear_images: Tensor, mask: Tensor | None, windows: Windows, prior: LightPrior | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What is said of the parts of pictures: log RGB (K, N, 3) of the light of each, and its weight (K, N)."""
         valid = (linear_images > 0).any(1, keepdim=True)
         valid = valid if mask is None else valid & mask.bool()
-        size, lights, weights = (linear_images.shape[2], linear_images.shape[3]), [], []
-        for top, bottom, left, right in windows.boxes(*size):
+        logs, weights = [], []
+        for top, bottom, left, right in windows.boxes(linear_images.shape[2], linear_images.shape[3]):
             inside = valid[..., top:bottom, left:right]
-            light, spread = self.confident(linear_images[..., top:bottom, left:right], inside)
-            lights.append(light.log())
+            light, spread = self.confident(linear_images[..., top:bottom, left:right], inside, prior)
+            logs.append(light.log())
             weights.append(inside.float().mean((1, 2, 3)) / spread.square())
-        plane = windows.plane(
-            torch.stack(lights), torch.stack(weights), (linear_images.shape[2], linear_images.shape[3])
-        )
-        return F.normalize((plane - plane.amax(1, keepdim=True)).exp(), dim=1)
+        return torch.stack(logs), torch.stack(weights)
 
     def from_reduced(self, reduced: Tensor) -> Tensor:
         """The illuminants (N, 3) of images that :meth:`SceneEncoding.reduce` made, (N, 3, S, S)."""
         return self._answer(reduced)[0]
 
-    def _answer(self, reduced: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _answer(self, reduced: Tensor, prior: LightPrior | None = None) -> tuple[Tensor, Tensor | None]:
         """The illuminants (N, 3), and the error to expect (N,) where networks say it."""
         encoded, offset = self.encoding.encode(reduced)
         # Networks in low precision get what was encoded in a higher one, and so is the mean of their answers.
         views = torch.cat(views_of(encoded, self.views)).to(next(self.networks.parameters()).dtype)
-        given = [network(views).to(encoded.dtype).unflatten(0, (self.views, -1)) for network in self.networks]
-        answers = torch.stack(given)
+        if prior is None or offset is None or not self.says_spread:
+            given = [network(views).to(encoded.dtype) for network in self.networks]
+        else:
+            given = self._with_prior(views, offset.repeat(self.views, 1), prior)
+        answers = torch.stack(given).unflatten(1, (self.views, -1))
         if self.encoding.color == "linear":
             answers = F.normalize(answers.float() + 1e-6, dim=3)
         if not self.says_spread:
@@ -283,6 +319,18 @@ class Estimator(Pipeline):
         squared_angle = distance * (math.degrees(1) ** 2 / 3)
         expected = ((weights * log_spread.exp()).sum(0).square() + (weights * squared_angle).sum(0)).sqrt()
         return self.encoding.decode(joint, offset), whole * expected[:, 0]
+
+    def _with_prior(self, views: Tensor, offset: Tensor, prior: LightPrior) -> list[Tensor]:
+        """What each network answers of all views, (V N, 4), with the prior of the camera."""
+        given = []
+        for network, factor in zip(self.networks, self.calibration, strict=False):
+            if isinstance(network, models.ChromaHistogram):
+                given.append(network(views, lambda answers: prior.log_density(-answers - offset[:, None])).to(offset))
+                continue
+            answer = network(views).to(offset)
+            light, spread = prior.posterior(self.encoding.decode(answer[:, :3], offset), factor * answer[:, 3].exp())
+            given.append(torch.cat([-light.log() - offset, (spread / factor).log()[:, None]], 1))
+        return given
 
     def extra_repr(self) -> str:
         return f"{self.config['network']!r}, {self.config['members']} members, {self.views} views"

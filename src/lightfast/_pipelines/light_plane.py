@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,8 @@ class Windows(NamedTuple):
     Chosen on MIMO's pictures for validation: `benchmarks/several_lights.py`.
     """
 
-    across: int = 5
-    part: float = 0.5
+    across: int = 9
+    part: float = 0.35
     stiffness: float = 0.05
 
     def boxes(self, height: int, width: int) -> list[tuple[int, int, int, int]]:
@@ -27,7 +28,7 @@ class Windows(NamedTuple):
         )
         return [(top, top + tall, left, left + wide) for top in tops for left in lefts]
 
-    def plane(self, logs: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
+    def plane(self, logs: Tensor, weights: Tensor, size: Sequence[int]) -> Tensor:
         """The plane of least squares through what is known at the boxes' centers, at every pixel.
 
         With `y` and `x` from -1 to 1 over the picture, `a + b y + c x` has the least `Σ w_k |l_k - l(y_k, x_k)|²`
@@ -42,7 +43,7 @@ class Windows(NamedTuple):
         Returns:
             (N, 3, *size).
         """
-        boxes = torch.tensor(self.boxes(*size), dtype=logs.dtype, device=logs.device)
+        boxes = torch.tensor(self.boxes(size[0], size[1]), dtype=logs.dtype, device=logs.device)
         y, x = ((boxes[:, n : n + 2].mean(1) * 2 / side - 1) for n, side in ((0, size[0]), (2, size[1])))
         terms = torch.stack([torch.ones_like(y), y, x], 1)
         weighed = (weights / weights.sum(0)).T[:, None] * terms.T

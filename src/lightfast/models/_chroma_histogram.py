@@ -7,7 +7,7 @@ mean color. It sees which colors there are but not where, so it cannot learn sce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -36,6 +36,7 @@ class ChromaHistogram(nn.Module):
         dropout: share of the coarsest features that is dropped in training.
         spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
             degrees. It comes from what no offset changes.
+        prior: made to answer with the prior of a camera, which its U-Net sees as well: a sixth map, of 0 without one.
         constrained: for the sake of other networks; there is nothing to constrain, as nothing but the mean color
             answers to offsets.
 
@@ -55,6 +56,7 @@ class ChromaHistogram(nn.Module):
         channels: Sequence[int] = (8, 16, 32, 64),
         dropout: float = 0.0,
         spread: bool = False,
+        prior: bool = False,
         constrained: bool = True,
     ) -> None:
         super().__init__()
@@ -62,9 +64,9 @@ class ChromaHistogram(nn.Module):
             raise ValueError(f"a histogram of chroma is of colors, which have 3 groups, not {offset_groups}")
         if bins % 2 ** (len(channels) - 1):
             raise ValueError(f"{bins} bins cannot be halved {len(channels) - 1} times")
-        self.bins, self.reach = bins, reach
+        self.bins, self.reach, self.sees_prior = bins, reach, prior
         self.register_buffer("centers", reach * (2 * (torch.arange(bins) + 0.5) / bins - 1), persistent=False)
-        self.down = nn.ModuleList(_block(inputs, outputs) for inputs, outputs in pairwise((_MAPS, *channels)))
+        self.down = nn.ModuleList(_block(inputs, outputs) for inputs, outputs in pairwise((_MAPS + prior, *channels)))
         finer = list(pairwise(channels))[::-1]
         self.up = nn.ModuleList(_block(coarse + fine, fine) for fine, coarse in finer)
         self.dropout = nn.Dropout2d(dropout) if dropout else nn.Identity()
@@ -72,10 +74,18 @@ class ChromaHistogram(nn.Module):
         nn.init.normal_(self.place.weight, std=0.01)
         self.spread = log_spread_layer(channels[-1] + 1) if spread else None
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, prior: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The lights; with a `prior` the mean of the posterior.
+
+        A prior gives the log of its density, (N, P), at answers (N, P, 3). It is added to the map that the softmax is
+        taken of, as by Bayes, and what comes of it no longer follows offsets.
+        """
         z, mean_color = about_mean_color(images)[:2]
         assert mean_color is not None
-        x = self._maps(z)
+        x, known = self._maps(z), self._known(mean_color, prior)
+        if self.sees_prior:
+            seen_of_it = torch.zeros_like(x[:, :1]) if known is None else self.bins / 4 * known.softmax(1).sqrt()
+            x = torch.cat([x, seen_of_it.reshape_as(x[:, :1]).to(x.dtype)], 1)
         seen = []
         for number, block in enumerate(self.down):
             x = block(x if number == 0 else F.max_pool2d(x, 2))
@@ -83,8 +93,10 @@ class ChromaHistogram(nn.Module):
         coarse = x = self.dropout(seen.pop())
         for block in self.up:
             x = block(torch.cat([F.interpolate(x, scale_factor=2.0), seen.pop()], 1))
-        likely = self.place(x).flatten(1).to(mean_color.dtype).softmax(1).unflatten(1, (self.bins, self.bins))
-        centers = self.centers.to(likely.dtype)
+        score = self.place(x).flatten(1).to(mean_color.dtype)
+        score = score if known is None else score + known
+        centers = self.centers.to(score.dtype)
+        likely = score.softmax(1).unflatten(1, (self.bins, self.bins))
         red, blue = (likely.sum(2) * centers).sum(1), (likely.sum(1) * centers).sum(1)
         light = mean_color + torch.stack([red, torch.zeros_like(red), blue], 1)
         if self.spread is None:
@@ -93,6 +105,14 @@ class ChromaHistogram(nn.Module):
         second = (likely.sum(2) * centers.square()).sum(1) + (likely.sum(1) * centers.square()).sum(1)
         width = (second - red.square() - blue.square()).clamp(min=1e-4).log()[:, None].to(coarse.dtype)
         return torch.cat([light, self.spread(torch.cat([coarse.mean((2, 3)), width], 1)).to(light.dtype)], 1)
+
+    def _known(self, mean_color: Tensor, prior: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+        """What the prior says of each bin, (N, bins * bins)."""
+        if prior is None:
+            return None
+        red, blue = torch.meshgrid(self.centers, self.centers, indexing="ij")
+        bins = torch.stack([red, torch.zeros_like(red), blue], 2).flatten(0, 1).to(mean_color.dtype)
+        return prior(mean_color[:, None] + bins)
 
     def _maps(self, z: Tensor) -> Tensor:
         """What the U-Net sees, (N, 5, bins, bins), of images about their mean color."""

@@ -370,6 +370,60 @@ def test_confident_networks_are_calibrated_on_other_splits_and_know_their_camera
         dataclasses.replace(trained, out=tmp_path / "two").train_one("local", 0)
 
 
+def test_networks_go_on_from_other_sets_to_a_camera_with_its_prior(sets, tmp_path):
+    values = {"size": 16, "views": 1, "batch_size": 4, "dropout": 0.0}
+    shared = {"progress": False, "say": str, "photographs": False, "tested": "others"}
+    plan = PLANS["known-cameras"].with_steps(2).with_values(values)
+    before = Illuminant(sets, plan, tmp_path / "before", ["general"], protocol="leave-one-set-out", **shared)
+    before.write_report(before.run())
+    plan = PLANS["one-camera"].with_steps(2).with_values({**values, "lr": 0.0})
+    study = Illuminant(
+        sets, plan, tmp_path / "after", ["general"], protocol="per-camera", start=str(before.out), **shared
+    )
+    for split in study.splits():
+        train = study._splits[split].train
+        assert sets.sets[train].unique().tolist() == [1] and len(sets.cameras[train].unique()) == 1
+    records = study.run()
+    start = Estimator.load(before.out / "runs" / "statistics.without-others.0")
+    for record in records:
+        test = record["test"]
+        if record["network"] == "statistics":
+            assert "known" not in record
+            wanted = estimates_under_light(start, sets, test, added_lights(sets)[:1])[0]
+            assert reproduction_error(record["estimates"][0], wanted).max() < 0.1, "at a rate of 0 nothing moves"
+        else:
+            assert reproduction_error(record["known"], record["estimates"][0]).max() > 0.05
+    study.write_report(records)
+    for out in (before.out, study.out):
+        found = json.loads((out / "results.json").read_text())["summary"]
+        assert "general-prior-inside" in found and "statistics-prior-inside" not in found
+    with pytest.raises(ValueError, match="on that one alone"):
+        dataclasses.replace(study, protocol="leave-one-camera-out", tested="", out=tmp_path / "none").run()
+
+
+def test_an_image_is_learned_with_what_others_of_its_camera_say(sets):
+    plan = PLANS["known-cameras"].with_values({"size": 16})
+    network = plan.estimator("histogram", 0).networks[0].eval()
+    encoding, plain = SceneEncoding("log", size=16), SceneAugmentation(1.0, mirror=False, turn=False)
+
+    def loss(scenes):
+        task, generator = IlluminantTask(scenes, encoding, plain, prior=True), torch.Generator().manual_seed(0)
+        batch = task.batch(torch.arange(len(scenes)), generator)
+        return batch[4], task.loss(network, batch)[1]["reproduction"]
+
+    met, error = loss(sets)
+    own, cameras = sets.illuminants[:, None], [sets.illuminants[sets.cameras == camera] for camera in sets.cameras]
+    assert met.shape == (len(sets), 96, 3)
+    for number, camera in enumerate(cameras):
+        others = camera[(camera != own[number]).any(1)]
+        assert torch.equal(met[number].unique(dim=0), others.unique(dim=0)), "all others, and not its own"
+    same = F.normalize(torch.stack([camera[0] for camera in cameras]))
+    _, told = loss(
+        dataclasses.replace(sets, illuminants=same, images=sets.images * (same / sets.illuminants)[..., None, None])
+    )
+    assert told < 0.5 * error, "where a camera has one light, the others tell it"
+
+
 def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):
     encoding, generator = SceneEncoding("linear", size=16), torch.Generator().manual_seed(0)
     plain = SceneAugmentation(smallest_part=1.0, mirror=False, turn=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -52,20 +52,30 @@ def errors_of_widths(lights: Tensor, spread: Tensor, truth: Tensor, groups: Sequ
     return torch.stack([error(width) for width in WIDTHS])
 
 
-def with_prior(scenes: LitScenes, lights: Tensor, spread: Tensor, count: int | None = None, seed: int = 0) -> Tensor:
+def with_prior(
+    scenes: LitScenes, lights: Tensor, spread: Tensor, count: int | None = None, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """Estimates (N, 3) for all scenes, each with the prior of the true lights of its camera's other published folds.
 
     With a `count`, so many of these at random, or all if there are no more. Networks need not have been trained on
-    these images, nor on the camera: its lights are all that is known of it.
+    these images, nor on the camera: its lights are all that is known of it. Second is the error to expect now, (N,).
     """
-    generator = torch.Generator().manual_seed(seed)
-    lights, truth = lights.clone(), scenes.illuminants.cpu()
+    lights, spread = lights.clone(), spread.clone()
+    for places, prior in priors(scenes, torch.arange(len(scenes)), count, seed):
+        lights[places], spread[places] = prior.posterior(lights[places], spread[places])
+    return lights, spread
+
+
+def priors(
+    scenes: LitScenes, chosen: Tensor, count: int | None = None, seed: int = 0
+) -> Iterator[tuple[Tensor, LightPrior]]:
+    """The scenes at `chosen`, by camera and published fold, with the prior of the camera's lights in other folds."""
+    generator, truth = torch.Generator().manual_seed(seed), scenes.illuminants.cpu()
     for own in groups_by_camera(scenes.cameras, torch.arange(len(scenes))):
         for fold in scenes.folds[own].unique():
             here = scenes.folds[own] == fold
             others = own[~here]
             others = others[torch.randperm(len(others), generator=generator)[:count]]
-            if len(others) > 1:
-                places = own[here]
-                lights[places] = LightPrior(truth[others])(lights[places], spread[places])
-    return lights
+            places = own[here][torch.isin(own[here], chosen)]
+            if len(places) and len(others) > 1:
+                yield places, LightPrior(truth[others])

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.lights import evaluation_lights
 from lightfast._pipelines.estimator import Estimator
-from lightfast.constancy import CLASSICAL
+from lightfast.constancy import CLASSICAL, LightPrior
 from lightfast.light import von_kries
 from lightfast.metrics import recovery_error, reproduction_error, summary
 
@@ -50,16 +50,23 @@ def estimates_under_light(
 
 
 @torch.no_grad()
-def expected_errors(estimator: Estimator, scenes: LitScenes, chosen: Tensor, batch_size: int = 256) -> Tensor:
-    """The error to expect of each image at `chosen` (K,), in degrees, (K,), on the CPU."""
+def confident_estimates(
+    estimator: Estimator, scenes: LitScenes, chosen: Tensor, prior: LightPrior | None = None, batch_size: int = 64
+) -> tuple[Tensor, Tensor]:
+    """The light of each image at `chosen` (K,) and the error to expect in degrees: (K, 3) and (K,), on the CPU."""
     batches = (scenes.images[places.to(scenes.images.device)] for places in chosen.split(batch_size))
-    return torch.cat([estimator.confident(images)[1].float().cpu() for images in batches])
+    answers = zip(*(estimator.confident(images, prior=prior) for images in batches), strict=True)
+    lights, spread = (torch.cat(parts).float().cpu() for parts in answers)
+    return lights, spread
 
 
-def classical_estimates(scenes: LitScenes) -> dict[str, Tensor]:
-    """What each classical estimator says of all scenes under each light, (S, N, 3); the same in all protocols."""
-    lights, everything = added_lights(scenes), torch.arange(len(scenes))
-    return {name: estimates_under_light(each, scenes, everything, lights) for name, each in CLASSICAL.items()}
+def classical_estimates(scenes: LitScenes, chosen: Tensor) -> dict[str, Tensor]:
+    """What each classical estimator says under each light, (S, N, 3), of the scenes at `chosen`: gray of the others."""
+    lights, found = added_lights(scenes), {}
+    for name, each in CLASSICAL.items():
+        found[name] = torch.full((len(lights), len(scenes), 3), 3**-0.5)
+        found[name][:, chosen] = estimates_under_light(each, scenes, chosen, lights)
+    return found
 
 
 def mean_light(estimates: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:

@@ -21,18 +21,25 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._experiments.data.mimo import is_mimo, load_mimo
 from lightfast._experiments.data.scene_folder import load_scenes
 from lightfast._experiments.engine import Job
-from lightfast._experiments.illuminant.camera import WIDTHS, errors_of_widths, groups_by_camera, pulled, with_prior
+from lightfast._experiments.illuminant.camera import (
+    WIDTHS,
+    errors_of_widths,
+    groups_by_camera,
+    priors,
+    pulled,
+    with_prior,
+)
 from lightfast._experiments.illuminant.evaluation import (
     LIT_SATURATIONS,
     added_lights,
     classical_estimates,
+    confident_estimates,
     estimates_under_light,
-    expected_errors,
     mean_light,
     measure,
 )
 from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
-from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, splits_of
+from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, left_out, splits_of
 from lightfast._experiments.illuminant.report import evaluation_table, illuminant_report
 from lightfast._experiments.illuminant.several_lights import evaluate_pictures
 from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
@@ -59,6 +66,11 @@ class Illuminant(Study):
         "",
         "Data sets that a protocol divides and tests on, comma-separated; the others are added to the training of "
         "every split. All by default.",
+        "reproduce",
+    )
+    start: str = option(
+        "",
+        "The folder of a leave-one-set-out study, to go on with its networks that have not seen the data set tested.",
         "reproduce",
     )
     teacher: str = option("", "A trained estimator whose answers are learned beside the truth.", "train")
@@ -101,11 +113,12 @@ class Illuminant(Study):
     def about_data(self) -> dict[str, Any]:
         scenes = self.data
         about = {"data": scenes.name, "images": len(scenes), "cameras": scenes.camera_names}
-        return {**about, "protocol": self.protocol, **({"tested": self.tested} if self.tested else {})}
+        said = {"tested": self.tested, "start": "networks of other data sets" if self.start else ""}
+        return {**about, "protocol": self.protocol, **{name: text for name, text in said.items() if text}}
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The data sets that are in the training of every split."""
+        """The data sets that are in the training of every split; or were, of networks that are gone on with."""
         tested = names_in(self.tested)
         return tuple(name for name in self.data.set_names if tested and name not in tested)
 
@@ -115,7 +128,10 @@ class Illuminant(Study):
 
     @cached_property
     def _splits(self) -> dict[str, Split]:
-        return {split.name: split for split in splits_of(self.data, self.protocol, tested=names_in(self.tested))}
+        tested = names_in(self.tested)
+        return {
+            split.name: split for split in splits_of(self.data, self.protocol, tested=tested, alone=bool(self.start))
+        }
 
     def splits(self) -> list[str]:
         return list(self._splits)
@@ -125,12 +141,18 @@ class Illuminant(Study):
         return list(dict.fromkeys(part for name in self.chosen for part in _parts(name)))
 
     def keeps_model(self, run: Run) -> bool:
-        """For the corrected images of the report."""
-        return run.kind in ("original", "equivariant") and run.seed == 0 and run.split == self.splits()[0]
+        """For the corrected images of the report, and to go on from for a camera of the data set that was left out."""
+        pictured = run.kind in ("original", "equivariant") and run.seed == 0 and run.split == self.splits()[0]
+        return pictured or self.protocol == "leave-one-set-out"
 
     def make(self, run: Run, folder: Path) -> Training:
-        estimator = self.plan.estimator(run.kind, run.seed)
-        task, recipe = self._task(estimator, run.kind, self._splits[run.split].train)
+        train = self._splits[run.split].train
+        if self.start:
+            before = run_folder(Path(self.start), (run.kind, run.seed, left_out(self.data, train)))
+            estimator = Estimator.load(before).train()
+        else:
+            estimator = self.plan.estimator(run.kind, run.seed)
+        task, recipe = self._task(estimator, run.kind, train)
         share = self.plan.small if self.protocol == "per-camera" and not self.added else 1.0
         return Training(estimator, task, scaled(recipe, share), estimator.networks[0])
 
@@ -146,6 +168,7 @@ class Illuminant(Study):
             plan.confidence,
             self._teacher,
             plan.distill,
+            plan.prior and NETWORKS[kind].network == "chroma-histogram",
         )
         return task, plan.recipe
 
@@ -157,8 +180,19 @@ class Illuminant(Study):
         test = self._splits[run.split].test
         lights = added_lights(self.data)
         estimates = estimates_under_light(pipeline.to(self.device).eval(), self._scenes, test, lights)
-        spread = {"spread": expected_errors(pipeline, self._scenes, test)} if pipeline.says_spread else {}
-        return {"estimates": estimates, "test": test, **spread}
+        record = {"estimates": estimates, "test": test}
+        if pipeline.says_spread:
+            record["spread"] = confident_estimates(pipeline, self._scenes, test)[1]
+        if pipeline.takes_prior:
+            record |= self._known(pipeline, test)
+        return record
+
+    def _known(self, pipeline: Estimator, test: Tensor) -> Record:
+        """Estimates of test images with the prior of each camera, and the errors to expect."""
+        lights, spread = torch.full((len(self.data), 3), 3**-0.5), torch.ones(len(self.data))
+        for places, prior in priors(self.data, test):
+            lights[places], spread[places] = confident_estimates(pipeline, self._scenes, places, prior.to(self.device))
+        return {"known": lights[test], "known_spread": spread[test]}
 
     def line(self, record: Record) -> str:
         errors = reproduction_error(record["estimates"][0], self.data.illuminants.cpu()[record["test"]])
@@ -225,7 +259,8 @@ class Illuminant(Study):
         prior of its lights.
         """
         if not self.classical:
-            self.classical.update(classical_estimates(self._scenes))
+            added = torch.tensor([self.data.set_names.index(name) for name in self.added], dtype=torch.int64)
+            self.classical.update(classical_estimates(self._scenes, torch.where(~torch.isin(self.data.sets, added))[0]))
         lights = added_lights(self.data)
         tested = torch.cat([split.test for split in self._splits.values()]).sort().values
 
@@ -259,21 +294,40 @@ class Illuminant(Study):
             together, few = zip(*(self._together(answers) for answers in seeds), strict=True)
             add(f"{name}-for-camera", f"{kind.title}, images of a camera together", together, ours=False)
             add(f"{name}-for-camera-{_FEW}", f"{kind.title}, {_FEW} images of a camera together", few, ours=False)
-            known = [
-                Answers(with_prior(self.data, each.estimates[0], each.spread)[None], None)
-                for each in seeds
-                if each.spread is not None
-            ]
+            known = [self._with_prior(each) for each in seeds]
             add(f"{name}-prior", f"{kind.title}, with a prior of the camera", known, ours=False)
+            if known := self.answers(name, records, known=True):
+                add(f"{name}-prior-inside", f"{kind.title}, networks made for a prior of the camera", known, ours=False)
         return found
 
-    def answers(self, name: str, records: Sequence[Record]) -> list[Answers]:
-        """What the networks of that name say together, for each seed whose runs cover all splits."""
-        parts = [self._answers(part, records) for part in _parts(name)]
+    def answers(self, name: str, records: Sequence[Record], known: bool = False) -> list[Answers]:
+        """What the networks of that name say together, for each seed whose runs cover all splits.
+
+        Of a `known` camera each answers with its prior: networks that were trained with it, as they did; the others by
+        their spread, as do joint answers. Where none was trained with a prior, there are no such answers.
+        """
+        own = [known and any(r["network"] == part and "known" in r for r in records) for part in _parts(name)]
+        if known and not any(own):
+            return []
+        parts = [self._answers(part, records, inside) for part, inside in zip(_parts(name), own, strict=True)]
+        if known:
+            parts = [
+                part if inside else [self._calibrated(self._with_prior(each)) for each in part]
+                for part, inside in zip(parts, own, strict=True)
+            ]
         return [self._joint(answers) for answers in zip(*parts, strict=False)]
 
-    def _answers(self, network: str, records: Sequence[Record]) -> list[Answers]:
-        """The answers of each seed, from 0 on, whose runs cover all splits; spreads are calibrated on other splits."""
+    def _with_prior(self, answers: Answers) -> Answers:
+        """Without added light, and with the prior of each camera."""
+        assert answers.spread is not None
+        lights, spread = with_prior(self.data, answers.estimates[0], answers.spread)
+        return Answers(lights[None], spread)
+
+    def _answers(self, network: str, records: Sequence[Record], known: bool = False) -> list[Answers]:
+        """The answers of each seed, from 0 on, whose runs cover all splits; spreads are calibrated on other splits.
+
+        They are those of a `known` camera, if so, without added light.
+        """
         by_seed: dict[int, dict[str, Record]] = {}
         for record in records:
             if record["network"] == network:
@@ -281,12 +335,13 @@ class Illuminant(Study):
         whole = []
         while len(by_seed.get(len(whole), ())) == len(self._splits):
             # Images that are never tested have a light too, so that all can be compared at once.
-            estimates = torch.full((len(LIT_SATURATIONS), len(self.data), 3), 3**-0.5)
+            estimates = torch.full((1 if known else len(LIT_SATURATIONS), len(self.data), 3), 3**-0.5)
             spread, runs = torch.ones(len(self.data)), by_seed[len(whole)]
+            lights, sure = ("known", "known_spread") if known else ("estimates", "spread")
             for record in runs.values():
-                estimates[:, record["test"]] = record["estimates"]
-                spread[record["test"]] = record.get("spread", torch.ones(1))
-            says = all("spread" in record for record in runs.values())
+                estimates[:, record["test"]] = record[lights]
+                spread[record["test"]] = record.get(sure, torch.ones(1))
+            says = all(sure in record for record in runs.values())
             whole.append(self._calibrated(Answers(estimates, spread if says else None)))
         return whole
 

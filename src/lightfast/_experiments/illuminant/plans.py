@@ -76,6 +76,7 @@ class IlluminantPlan(Plan):
         confidence: how much the loss of what networks say of their own error counts; at 0 they say nothing.
         even: how evenly cameras and lights are seen, from 0 (as they come) to 1.
         distill: share of the loss that is of the teacher's answer, where there is a teacher.
+        prior: make histograms that answer with the prior of a camera, and train them so.
         small: the share of the steps that networks trained on a single camera have.
         own: values that single kinds of network have instead, by their names.
     """
@@ -90,6 +91,7 @@ class IlluminantPlan(Plan):
     confidence: float = 0.0
     even: float = 0.0
     distill: float = 0.5
+    prior: bool = False
     small: float = 0.4
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -121,7 +123,8 @@ class IlluminantPlan(Plan):
 
     def _network_options(self, name: str) -> dict[str, Any]:
         spread = {"spread": True} if self.confidence and name != "cerberus" else {}
-        return {"dropout": self.dropout, **spread, **self.options.get(name, {})}
+        prior = {"prior": True} if self.prior and name == "chroma-histogram" else {}
+        return {"dropout": self.dropout, **spread, **prior, **self.options.get(name, {})}
 
     def plan_for(self, name: str) -> IlluminantPlan:
         """The plan with the values that this kind of network has for its own.
@@ -160,6 +163,7 @@ _ADAMW: dict[str, Any] = {
 }
 
 _IN_LARGE_BATCHES: dict[str, Any] = _ADAMW | {"batch_size": 64}
+_GOING_ON: dict[str, Any] = _IN_LARGE_BATCHES | {"lr": 5e-4}
 _HISTOGRAM: dict[str, Any] = {"turn": True, "smallest_part": 0.1}
 _STATISTICS: dict[str, Any] = {
     "turn": True,
@@ -168,6 +172,21 @@ _STATISTICS: dict[str, Any] = {
     "mix": 0.3,
     "options": {"color-statistics": {"hidden": 256}},
 }
+
+_CAMERAS = IlluminantPlan(
+    "cameras",
+    "for several data sets: larger batches, longer, networks that say how sure they are",
+    Recipe(8000, warmup=200, ema=0.9995, log_every=1000, checkpoint_every=100_000, **_IN_LARGE_BATCHES),
+    SceneAugmentation(smallest_part=0.5, turn=False, exposure=1.0, sensor=0.05),
+    views=2,
+    confidence=0.02,
+    even=0.3,
+    own={
+        "local": {"turn": True, "options": {"cerberus-local": {"channels": [32, 64, 128, 256]}}},
+        "histogram": {**_HISTOGRAM, "sensor": 0.1},
+        "statistics": {**_STATISTICS, "dropout": 0.1},
+    },
+)
 
 PLANS: dict[str, IlluminantPlan] = {
     plan.name: plan
@@ -184,18 +203,23 @@ PLANS: dict[str, IlluminantPlan] = {
                 "statistics": {**_STATISTICS, "dropout": 0.3},
             },
         ),
-        IlluminantPlan(
-            "cameras",
-            "for several data sets: larger batches, longer, networks that say how sure they are",
-            Recipe(8000, warmup=200, ema=0.9995, log_every=1000, checkpoint_every=100_000, **_IN_LARGE_BATCHES),
-            SceneAugmentation(smallest_part=0.5, turn=False, exposure=1.0, sensor=0.05),
-            views=2,
-            confidence=0.02,
-            even=0.3,
+        _CAMERAS,
+        dataclasses.replace(
+            _CAMERAS, name="known-cameras", title="as cameras, for those of which lights are known", prior=True
+        ),
+        dataclasses.replace(
+            _CAMERAS,
+            name="one-camera",
+            title="to go on with networks of known-cameras on a camera that they have not seen",
+            recipe=Recipe(200, warmup=20, ema=0.98, log_every=100, checkpoint_every=0, **_GOING_ON),
+            # Its sensor is known, and its lights come as often as they come.
+            augmentation=dataclasses.replace(_CAMERAS.augmentation, sensor=0.0),
+            even=0.0,
+            prior=True,
             own={
-                "local": {"turn": True, "options": {"cerberus-local": {"channels": [32, 64, 128, 256]}}},
-                "histogram": {**_HISTOGRAM, "sensor": 0.1},
-                "statistics": {**_STATISTICS, "dropout": 0.1},
+                "local": _CAMERAS.own["local"],
+                "histogram": {"turn": True, "smallest_part": 0.3},
+                "statistics": {**_CAMERAS.own["statistics"], "smallest_part": 0.3},
             },
         ),
         IlluminantPlan(
@@ -208,4 +232,5 @@ PLANS: dict[str, IlluminantPlan] = {
         ),
     )
 }
-"""By name: `best` for NUS, `cameras` for several data sets, `demo` for the scenes that the project draws."""
+"""By name: `best` for NUS, `cameras` for several data sets, `known-cameras` and `one-camera` for cameras of which
+lights are known, `demo` for the scenes that the project draws."""

@@ -62,7 +62,9 @@ class Split(NamedTuple):
     test: Tensor
 
 
-def splits_of(scenes: LitScenes, protocol: str, seed: int = 0, tested: Sequence[str] = ()) -> list[Split]:
+def splits_of(
+    scenes: LitScenes, protocol: str, seed: int = 0, tested: Sequence[str] = (), alone: bool = False
+) -> list[Split]:
     """The splits of a protocol; no image is in two test sets, and but for `new-camera` every image is in one.
 
     Args:
@@ -70,6 +72,7 @@ def splits_of(scenes: LitScenes, protocol: str, seed: int = 0, tested: Sequence[
         protocol: a name from :data:`PROTOCOLS`.
         seed: which scenes go into which scene-disjoint fold.
         tested: the data sets that are divided, all by default. The others are added to the training of every split.
+        alone: do not add them.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"the protocol is one of {', '.join(PROTOCOLS)}, not {protocol!r}")
@@ -78,7 +81,7 @@ def splits_of(scenes: LitScenes, protocol: str, seed: int = 0, tested: Sequence[
         raise ValueError(f"there is no data set {unknown[0]!r}; there are {', '.join(scenes.set_names)}")
     numbers = [number for number, name in enumerate(scenes.set_names) if name in (tested or scenes.set_names)]
     if protocol == "leave-one-set-out":
-        return [_split(f"without-{_plain(scenes.set_names[n])}", scenes.sets != n, scenes.sets == n) for n in numbers]
+        return [_split(_without(scenes.set_names[n]), scenes.sets != n, scenes.sets == n) for n in numbers]
     divided = torch.isin(scenes.sets, torch.tensor(numbers))
     if divided.all():
         return [_split(*each) for each in _divisions(scenes, protocol, seed)]
@@ -86,8 +89,20 @@ def splits_of(scenes: LitScenes, protocol: str, seed: int = 0, tested: Sequence[
     for name, *masks in _divisions(scenes.subset(places), protocol, seed):
         train, test = (torch.zeros_like(divided) for _ in masks)
         train[places], test[places] = masks
-        splits.append(_split(name, train | ~divided, test))
+        splits.append(_split(name, train if alone else train | ~divided, test))
     return splits
+
+
+def left_out(scenes: LitScenes, places: Tensor) -> str:
+    """The split of `leave-one-set-out` that has not seen the scenes at `places`, which are of one set."""
+    number, *more = scenes.sets[places].unique().tolist()
+    if more:
+        raise ValueError("networks that have not seen a data set are gone on with on that one alone: name it as tested")
+    return _without(scenes.set_names[number])
+
+
+def _without(name: str) -> str:
+    return f"without-{_plain(name)}"
 
 
 def _divisions(scenes: LitScenes, protocol: str, seed: int) -> list[tuple[str, Tensor, Tensor]]:
@@ -95,9 +110,7 @@ def _divisions(scenes: LitScenes, protocol: str, seed: int) -> list[tuple[str, T
     cameras, folds = scenes.cameras, scenes.folds
     taken = cameras.unique().tolist()
     if protocol == "leave-one-camera-out":
-        return [
-            (f"without-{_plain(scenes.camera_names[number])}", cameras != number, cameras == number) for number in taken
-        ]
+        return [(_without(scenes.camera_names[number]), cameras != number, cameras == number) for number in taken]
     if protocol == "per-camera":
         return [
             (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,13 @@ from torch.nn import functional as F
 
 from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
+from lightfast.constancy import LightPrior
 
-Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
+Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None]
 
 _LOG_SPREAD = -3.0, 4.5
 _DARKEST = 1e-3
+_MET = 96
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class IlluminantTask:
         confidence: how much the loss of the spread counts that networks say.
         teacher: an estimator to learn from, beside the truth.
         distill: share of the loss that is of the teacher's answer.
+        prior: for a network that is made to answer with the prior of a camera: each image is learned with what some
+            other images of its camera say.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class IlluminantTask:
         confidence: float = 0.0,
         teacher: Estimator | None = None,
         distill: float = 0.5,
+        prior: bool = False,
     ) -> None:
         self.images, self.illuminants = scenes.images, scenes.illuminants
         self.encoding, self.augmentation, self.recovery = encoding, augmentation, recovery
@@ -87,6 +92,7 @@ class IlluminantTask:
         self.samples = len(self.chosen)
         self.shares = None if weights is None else (weights.double() / weights.sum().double()).cumsum(0)
         self.confidence, self.teacher, self.distill = confidence, teacher, distill
+        self.others = _Others.by(scenes.cameras[self.chosen]) if prior else None
 
     def to(self, device: Any) -> None:
         """Move images and illuminants to the device."""
@@ -94,15 +100,17 @@ class IlluminantTask:
         self.chosen = self.chosen.to(device)
         self.shares = None if self.shares is None else self.shares.to(device)
         self.teacher = None if self.teacher is None else self.teacher.to(device).freeze()
+        self.others = None if self.others is None else self.others.to(device)
 
     @torch.no_grad()
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """What the network sees (B, 3, S, S), the log RGB to add to its answer (B, 3), and the true light (B, 3).
 
-        The log RGB is that of the balanced image, None for networks on linear RGB. Last is what a teacher says of the
-        balanced image (B, 3), None without one.
+        The log RGB is that of the balanced image, None for networks on linear RGB. Then what a teacher says of the
+        balanced image (B, 3), and lights of the same camera (B, K, 3); None without a teacher or a prior.
         """
-        how, places = self.augmentation, self.chosen[self._weighed(indices, generator)]
+        how, picked = self.augmentation, self._weighed(indices, generator)
+        places = self.chosen[picked]
         images, lights = self.images[places], self.illuminants[places]
         # All at once: of a step on small images, most is the launching of kernels.
         exposed, *box, mirrored, upside_down, turned = _uniform(8, images, generator)
@@ -132,7 +140,8 @@ class IlluminantTask:
         taught = None if self.teacher is None else self.teacher.from_reduced(images)
         if self.encoding.color == "linear":
             images = images * lights[:, :, None, None]
-        return *self.encoding.encode(images), lights, taught
+        met = None if self.others is None else self.illuminants[self.chosen[self.others.of(picked, generator)]]
+        return *self.encoding.encode(images), lights, taught, met
 
     def _weighed(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Indices that follow the weights: number `i` of `M` is where they sum to `(i + u) / M`, `u` in [0, 1).
@@ -167,8 +176,8 @@ class IlluminantTask:
         to a constant and a factor of 2, if errors are isotropic in log chroma and their density falls exponentially
         with the angle `θ`. It is least where `s` is the mean of `θ`. Nothing of it reaches the light that they answer.
         """
-        encoded, offset, lights, taught = batch
-        answer = model(encoded)
+        encoded, offset, lights, taught, met = batch
+        answer = model(encoded) if met is None or offset is None else model(encoded, _prior(met, lights, offset))
         estimate = self.encoding.decode(answer[:, :3], offset)
         white = torch.ones_like(lights)
         # Relative to the true light: of a balanced image the estimate is that already.
@@ -188,6 +197,41 @@ class IlluminantTask:
             loss = loss + self.confidence * surprise
             values["surprise"] = surprise.detach()
         return loss, values
+
+
+def _prior(met: Tensor, lights: Tensor, offset: Tensor) -> Callable[[Tensor], Tensor]:
+    """The log density of lights (B, K, 3) at answers (B, P, 3) for balanced images, as they were lit (B, 3)."""
+    known, there = LightPrior(met), lights.log() - offset
+    return lambda answers: known.log_density(there[:, None] - answers)
+
+
+class _Others(NamedTuple):
+    """Other scenes by the same camera: all in order of cameras; each one's place there, and its camera's."""
+
+    order: Tensor
+    place: Tensor
+    first: Tensor
+    count: Tensor
+
+    @classmethod
+    def by(cls, cameras: Tensor) -> _Others:
+        """For scenes by these cameras (M,)."""
+        order = cameras.argsort(stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order))
+        counts = cameras.bincount()
+        return cls(order, place, (counts.cumsum(0) - counts)[cameras], counts[cameras])
+
+    def to(self, device: Any) -> _Others:
+        return _Others(*(part.to(device) for part in self))
+
+    def of(self, picked: Tensor, generator: torch.Generator) -> Tensor:
+        """Some others (B, K) of the scenes (B,), spread evenly over those of the camera; none twice if there are K."""
+        steps = torch.rand((len(picked), _MET), generator=generator, device=generator.device).to(picked.device)
+        steps = (steps + torch.arange(_MET, device=picked.device)) / _MET
+        first, count = self.first[picked][:, None], self.count[picked][:, None]
+        away = 1 + (steps * (count - 1)).long().clamp(max=count - 2)
+        return self.order[first + (self.place[picked][:, None] - first + away) % count]
 
 
 def even_weights(scenes: LitScenes, chosen: Tensor, share: float, width: float = 0.1) -> Tensor:
