@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from copy import deepcopy
-from itertools import chain
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -15,41 +11,19 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
+from lightfast._convert.exporting import exported, name_batch
 from lightfast._response.interpreter import concrete
-from lightfast._tracing import export, quiet, two_images
+from lightfast._tracing import quiet, two_images
 
 _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "scaled_dot_product_attention")
 """Operations that draw at random in training, and of which layers are made that do not in evaluation."""
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-
-_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
-
-_SIZED = (
-    "view",
-    "reshape",
-    "expand",
-    "unflatten",
-    "interpolate",
-    "full",
-    "zeros",
-    "ones",
-    "arange",
-    "linspace",
-    "repeat",
-    "pad",
-)
-"""What names of functions hold that take sizes, or amounts that depend on them."""
-
-_PATIENCE, _SECONDS = 10.0, 3.0
-"""How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _VIEWS = (
     *("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach"),
@@ -66,34 +40,22 @@ class PlainGraph(NamedTuple):
     fixed_batch: bool
 
 
-def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlainGraph:
+def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int = 1) -> PlainGraph:
     """Export a copy of the model in training mode, for any batch size, and any positions if it has no attention.
 
     In-place operations are replaced by pure ones. Modules that draw random numbers by themselves (stochastic depth) are
     kept as calls, since only they know what to do in evaluation. Shapes of the example are recorded in `meta["val"]`.
 
+    Args:
+        model: the network, which may share its parameters with what comes out.
+        args: an example of its inputs.
+        kwargs: likewise, by name.
+        dim: the features' axis of the inputs.
+
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-
-    def copied() -> nn.Module:
-        # Some networks keep tensors between calls, which after an export are without values.
-        with quiet():
-            return deepcopy(model).train()
-
-    args, kwargs, _ = two_images(args, kwargs)
-    fixed, program = False, None
-    start = time.process_time()
-    if _fixes_positions(copied(), args, kwargs):
-        # Symbolic sizes of windows and tokens would take minutes; those of maps take twice as long as numbers.
-        limit, own = _PATIENCE * (time.process_time() - start) + _SECONDS, copied()
-        with suppress(ValueError), _at_most(limit, own):
-            program = export(own, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
-    if program is None:
-        try:
-            program = export(copied(), args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
-        except ValueError:
-            program, fixed = export(copied(), args, kwargs), True
+    program, batch, fixed = exported(model, args, kwargs, dim)
     try:
         network = _pure(program, model)
     except _SharedWrite:
@@ -101,26 +63,10 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
         with quiet():
             program = program.run_decompositions({})
         network = _pure(program, model)
+    if batch is not None:
+        name_batch(network, batch)
+    args, kwargs, _ = two_images(args, kwargs)
     return PlainGraph(_propagated(network, args, kwargs), fixed)
-
-
-@contextmanager
-def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
-    """Raise an error from the next call of one of the model's modules, once so much processor time has gone by.
-
-    Where sizes are multiplied and divided, torch can reason about symbols for hours.
-    """
-    ends, own = time.process_time() + seconds, set(model.modules())
-
-    def check(module: nn.Module, args: Any) -> None:
-        if module in own and time.process_time() > ends:
-            raise TimeoutError("following the sizes of the image takes too long")
-
-    handle = register_module_forward_pre_hook(check)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 class _SharedWrite(ValueError):
@@ -142,42 +88,6 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _follow_type(network, model)
     network.graph.eliminate_dead_code()
     return network
-
-
-class _Recorder(TorchFunctionMode):
-    """Notices attention, and functions of torch that sizes are given to, other than that of the batch of two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attends, self.sized = False, False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        self.attends = self.attends or any(key in name for key in _ATTENTION)
-        if not self.sized and any(key in name for key in _SIZED):
-            numbers = [leaf for leaf in pytree.tree_leaves((args[1:], kwargs)) if isinstance(leaf, int)]
-            self.sized = name == "pad" or any(number > 2 for number in numbers)
-        return func(*args, **(kwargs or {}))
-
-
-def _fixes_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether sizes of the example may be written into the graph of a model, which has no attention to fix them anyway.
-
-    It is run on tensors without values, which takes a small part of the time of an export.
-    """
-    mode, recorder = FakeTensorMode(allow_non_fake_inputs=True), _Recorder()
-
-    def without_values(leaf: Any) -> Any:
-        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
-
-    own = dict(chain(model.named_parameters(), model.named_buffers()))
-    with quiet(), suppress(Exception), torch.no_grad(), mode:
-        state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
-        with recorder:
-            torch.func.functional_call(model, state, own_args, own_kwargs)
-    return recorder.sized and not recorder.attends
 
 
 def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
@@ -225,18 +135,6 @@ def tensor_at(network: nn.Module, path: str) -> Tensor:
     """The parameter or buffer at a path."""
     owner, _, name = path.rpartition(".")
     return getattr(network.get_submodule(owner), name)
-
-
-def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Iterable[int]) -> Any:
-    """Which sizes may change: the given axes of every tensor, by the names of the arguments of `forward`."""
-
-    def of(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return None
-        return {axis: Dim.AUTO for axis in axes if axis < leaf.dim()}
-
-    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    return {name: pytree.tree_map(of, argument) for name, argument in bound.items()}
 
 
 def _name_stochastic_depth(network: fx.GraphModule) -> None:
@@ -304,7 +202,8 @@ def _collapse(network: fx.GraphModule, call: str, path: str, module: nn.Module) 
             f"{path} draws random numbers and has {len(inputs)} inputs and {len(results)} outputs, where one of each "
             "is needed to keep it as it is: split it, or take the drawing out"
         )
-    network.add_submodule(path, module)
+    with quiet():
+        network.add_submodule(path, deepcopy(module).train())
     with graph.inserting_after(results[0]):
         replacement = graph.call_module(path, tuple(inputs))
     replacement.meta = {key: results[0].meta[key] for key in ("val", "nn_module_stack")}
