@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
+from torch.fx.node import map_aggregate
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -117,7 +118,7 @@ def name_batch(network: fx.GraphModule, batch: int) -> None:
 
     for node in list(graph.nodes):
         if node.op == "call_function":
-            node.args, node.kwargs = (fx.node.map_aggregate(part, name) for part in (node.args, node.kwargs))
+            node.args, node.kwargs = (map_aggregate(part, name) for part in (node.args, node.kwargs))
         if "val" in node.meta and node not in named.values():
             node.meta["val"] = pytree.tree_map(lambda leaf: _for_two(leaf, batch), node.meta["val"])
 

@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
 from lightfast._convert.exporting import exported, name_batch
+from lightfast._convert.nodes import operation, stack_of, tensor_at
+from lightfast._convert.writes import SharedWrite, make_pure
 from lightfast._response.interpreter import concrete
 from lightfast._tracing import quiet, two_images
 
@@ -24,13 +26,6 @@ _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", 
 """Operations that draw at random in training, and of which layers are made that do not in evaluation."""
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-
-_VIEWS = (
-    *("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach"),
-    *("reshape", "flatten", "unflatten", "contiguous", "to", "split", "split_with_sizes", "chunk", "unbind", "alias"),
-    *("view_as", "reshape_as", "expand_as", "movedim", "swapaxes", "diagonal", "unfold", "real", "imag"),
-)
-"""Operations whose output may share memory with what they are given."""
 
 
 class PlainGraph(NamedTuple):
@@ -58,7 +53,7 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     program, batch, fixed = exported(model, args, kwargs, dim)
     try:
         network = _pure(program, model)
-    except _SharedWrite:
+    except SharedWrite:
         # Torch itself can take writes into parts of tensors apart, which takes as long as exporting.
         with quiet():
             program = program.run_decompositions({})
@@ -67,10 +62,6 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
         name_batch(network, batch)
     args, kwargs, _ = two_images(args, kwargs)
     return PlainGraph(_propagated(network, args, kwargs), fixed)
-
-
-class _SharedWrite(ValueError):
-    """An operation writes into a part of a tensor, which others may share."""
 
 
 def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
@@ -82,7 +73,7 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _undo_decompositions(network.graph)
     _name_stochastic_depth(network)
     _keep_random_modules(network, model)
-    _make_pure(network.graph)
+    make_pure(network.graph)
     _transpose_after_layers(network.graph)
     _images_first(network.graph)
     _follow_type(network, model)
@@ -116,25 +107,6 @@ def propagate(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, 
     fake = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, Tensor) else leaf for leaf in inputs]
     with quiet(), torch.no_grad():
         FakeTensorProp(network, mode).propagate_dont_convert_inputs(*fake)
-
-
-def operation(node: fx.Node) -> str:
-    """The ATen name of a call without overload, or an empty string for any other node."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return ""
-    return node.target._schema.name.removeprefix("aten::")
-
-
-def stack_of(node: fx.Node) -> list[tuple[str, str]]:
-    """(call, path) of the modules that a node belongs to, outermost first."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return [(str(call), str(path)) for call, (path, _) in stack.items() if not str(call).startswith("_empty")]
-
-
-def tensor_at(network: nn.Module, path: str) -> Tensor:
-    """The parameter or buffer at a path."""
-    owner, _, name = path.rpartition(".")
-    return getattr(network.get_submodule(owner), name)
 
 
 def _name_stochastic_depth(network: fx.GraphModule) -> None:
@@ -371,59 +343,3 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
 def _has_type(arguments: Iterable[Any], dtype: torch.dtype) -> bool:
     values = (argument.meta.get("val") for argument in arguments if isinstance(argument, fx.Node))
     return any(isinstance(value, Tensor) and value.dtype == dtype for value in values)
-
-
-def _make_pure(graph: fx.Graph) -> None:
-    """Replace operations that write into a tensor by those that give a new one, and drop checks and counters."""
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in list(graph.nodes):
-        target = node.target
-        if node.op != "call_function" or not isinstance(target, OpOverload):
-            continue
-        if not target._schema.returns or (target._schema.is_mutable and node.args[0].op == "get_attr"):
-            # Checks of shapes, and counters of batches, which the layers keep themselves.
-            node.replace_all_uses_with(node.args[0]) if node.users else None
-            graph.erase_node(node)
-        elif target._schema.is_mutable:
-            _replace_in_place(graph, node, order)
-        elif operation(node) in ("reshape_as", "view_as"):
-            _write_shape(graph, node)
-
-
-def _write_shape(graph: fx.Graph, node: fx.Node) -> None:
-    """Reshaping with the sizes themselves, in place of a tensor that has them."""
-    value, like = node.args
-    assert isinstance(like, fx.Node)
-    sizes: list[Any] = list(like.meta["val"].shape)
-    with graph.inserting_before(node):
-        for axis, size in enumerate(sizes):
-            if isinstance(size, torch.SymInt):
-                sizes[axis] = graph.call_function(torch.ops.aten.sym_size.int, (like, axis))
-                sizes[axis].meta["val"] = size
-    node.target, node.args = torch.ops.aten.reshape.default, (value, sizes)
-
-
-def _replace_in_place(graph: fx.Graph, node: fx.Node, order: dict[fx.Node, int]) -> None:
-    name, written, place = operation(node), node.args[0], order[node]
-    assert isinstance(written, fx.Node) and isinstance(node.target, OpOverload)
-    others = _sharing(written) - {written}
-    if any(other.op == "get_attr" or order.get(user, -1) > place for other in others for user in other.users):
-        where = stack_of(node)[-1][1] if stack_of(node) else "the network"
-        raise _SharedWrite(
-            f"{where} writes with {name} into a part of a tensor, which others may share: write it without side effects"
-        )
-    packet = getattr(torch.ops.aten, name.removesuffix("_"))
-    node.target = getattr(packet, node.target._overloadname)
-    written.replace_all_uses_with(node, delete_user_cb=lambda user: order.get(user, -1) > place)
-
-
-def _sharing(node: fx.Node) -> set[fx.Node]:
-    """The nodes that may share memory with a node: what it is a view of, and all views of that."""
-    while operation(node) in _VIEWS or node.target is getitem:
-        node = node.all_input_nodes[0]
-    found, pending = {node}, [node]
-    while pending:
-        views = [user for user in pending.pop().users if operation(user) in _VIEWS or user.target is getitem]
-        pending += [view for view in views if view not in found]
-        found.update(views)
-    return found

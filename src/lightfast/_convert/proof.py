@@ -20,8 +20,8 @@ from torch import Tensor, fx, nn
 from lightfast import nn as lf
 from lightfast._certify import Certificate, Output, expected_groups
 from lightfast._convert.blocks import ZERO_PADDED, Center, GroupScores, Pool, ProjectedWeight, Shift
-from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
+from lightfast._convert.nodes import operation
 from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast._response import Constant, Lost, Response, Space, Value, describe
 from lightfast._response.call import leaves, map_leaves, moves

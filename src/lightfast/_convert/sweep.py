@@ -22,9 +22,9 @@ from torch.utils import _pytree as pytree
 from lightfast._certify import Certificate
 from lightfast._convert.blocks import ProjectedWeight
 from lightfast._convert.converter import convert
-from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
 from lightfast._convert.libraries import networks
+from lightfast._convert.nodes import operation
 from lightfast._convert.regions import varying_nodes
 from lightfast._tracing import quiet
 from lightfast.functional import add_offset

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from lightfast._convert.graph import operation, tensor_at
+from lightfast._convert.nodes import operation, tensor_at
 from lightfast._response.call import map_leaves
 
 Part: TypeAlias = tuple[int, int]
