@@ -28,7 +28,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 _ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
 
-_PATIENCE, _SECONDS = 10.0, 3.0
+_PATIENCE, _SECONDS = 8.0, 1.0
 """How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _MANY = 1009
@@ -76,20 +76,18 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], di
     two, named, images = two_images(args, kwargs)
     start = time.process_time()
     sizes = _look(copied(), two, named)
-    seconds = time.process_time() - start
-    if sizes is not None and sizes.written and not sizes.attends:
-        larger = _look(copied(), *_larger((two, named), dim))
-        if larger is not None and larger.calls != sizes.calls:
-            # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
-            own = copied()
-            with suppress(ValueError), _at_most(_PATIENCE * seconds + _SECONDS, own):
-                program = export(own, two, named, dynamic_shapes=_dynamic(model, two, named, range(8)))
-                return Exported(program, None, False)
+    limit = _PATIENCE * (time.process_time() - start) + _SECONDS
     if sizes is not None and not _is_multiple(chain(_shapes(model), _shapes_of((two, named)))):
         # A batch of a number that is easily recognized takes a part of the time that a symbol takes.
-        many, many_named = _of_many_images((args, kwargs), images)
-        own = copied()
-        with suppress(ValueError), _Limit((name for name, _ in sizes.calls), own):
+        if sizes.written and not sizes.attends and sizes.differ(_look(copied(), *_larger((two, named), dim))):
+            # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
+            own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
+            positions = _dynamic(model, many, many_named, range(1, 8))
+            with suppress(ValueError), _at_most(limit, own), _Limit(sizes, own):
+                return Exported(export(own, many, many_named, dynamic_shapes=positions), _MANY, False)
+        # Exporting may have made symbols of the sizes of other inputs without values.
+        own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
+        with suppress(ValueError), _Limit(sizes, own):
             return Exported(export(own, many, many_named), _MANY, False)
     try:
         return Exported(export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1))), None, False)
@@ -98,7 +96,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], di
 
 
 def name_batch(network: fx.GraphModule, batch: int) -> None:
-    """Put the size of the input in the place of multiples of the number of images, and two images in records."""
+    """Put the size of the input in the place of sizes that are multiples of the number of images."""
     graph = network.graph
     first = next(n for n in graph.nodes if n.op == "placeholder" and _leading(n.meta.get("val")) == batch)
     named: dict[int, fx.Node] = {}
@@ -113,23 +111,12 @@ def name_batch(network: fx.GraphModule, batch: int) -> None:
                     named[leaf] = graph.call_function(torch.ops.aten.sym_size.int, (first, 0))
                 else:
                     named[leaf] = graph.call_function(operator.mul, (after, leaf // batch))
-            named[leaf].meta["val"] = 2 * (leaf // batch)
+            named[leaf].meta["val"] = leaf
         return named[leaf]
 
     for node in list(graph.nodes):
         if node.op == "call_function":
             node.args, node.kwargs = (map_aggregate(part, name) for part in (node.args, node.kwargs))
-        if "val" in node.meta and node not in named.values():
-            node.meta["val"] = pytree.tree_map(lambda leaf: _for_two(leaf, batch), node.meta["val"])
-
-
-def _for_two(leaf: Any, batch: int) -> Any:
-    def two(size: Any) -> Any:
-        return size if not isinstance(size, int) or size % batch else 2 * (size // batch)
-
-    if not isinstance(leaf, Tensor):
-        return two(leaf) if type(leaf) is int else leaf
-    return torch.empty([two(size) for size in leaf.shape], dtype=leaf.dtype, device="meta")
 
 
 def _leading(recorded: Any) -> int:
@@ -158,9 +145,10 @@ def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
 class _Limit(TorchFunctionMode):
     """Raises an error once a model has called a function of torch much more often than it did for two images."""
 
-    def __init__(self, calls: Iterable[str], model: nn.Module) -> None:
+    def __init__(self, sizes: _Sizes, model: nn.Module) -> None:
         super().__init__()
-        self.left = {name: _CALLS * count for name, count in Counter(calls).items() if name not in _ACCESSORS}
+        names = Counter(name for name, _ in sizes.calls)
+        self.left = {name: _CALLS * count for name, count in names.items() if name not in _ACCESSORS}
         self.runs = False
         model.register_forward_pre_hook(self._begin)
 
@@ -194,6 +182,10 @@ class _Sizes(TorchFunctionMode):
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    def differ(self, other: _Sizes | None) -> bool:
+        """Whether numbers are others where the image has another size; not where the network insists on one size."""
+        return other is not None and other.calls != self.calls
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -61,7 +61,7 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     if batch is not None:
         name_batch(network, batch)
     args, kwargs, _ = two_images(args, kwargs)
-    return PlainGraph(_propagated(network, args, kwargs), fixed)
+    return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
 
 
 def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
@@ -81,14 +81,19 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     return network
 
 
-def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+def _propagated(
+    network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int | None
+) -> fx.GraphModule:
     """The network with the shapes of the example recorded: those that exporting has seen, where it has seen all."""
+
+    def for_two(size: Any) -> Any:
+        return 2 * (size // batch) if batch is not None and type(size) is int and size % batch == 0 else size
 
     def concretely(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            shape = [concrete(size) for size in leaf.shape]
+            shape = [for_two(concrete(size)) for size in leaf.shape]
             return torch.empty(shape, dtype=leaf.dtype, device="meta")
-        return leaf.node.hint if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) else leaf
+        return for_two(leaf.node.hint if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) else leaf)
 
     nodes = [node for node in network.graph.nodes if node.op != "output"]
     if all("val" in node.meta or node.op == "get_attr" for node in nodes):
