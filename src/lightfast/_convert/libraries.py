@@ -24,6 +24,11 @@ _SMALL = (
 _NO_IMAGES = ("Siglip2ForImageClassification",)
 """Networks whose pixel values are a list of patches, with the places that they come from beside it."""
 
+_LEFT_OPEN: dict[str, dict[str, Any]] = {
+    "Sapiens2ForSemanticSegmentation": {"head_config": {"upsample_out_channels": [96, 96], "conv_out_channels": [96]}}
+}
+"""What a network needs to be told, since its settings have no default for it."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -138,8 +143,11 @@ def _transformers() -> dict[str, Network]:
     def builder(config: Any, model: Any) -> Build:
         def build() -> tuple[nn.Module, Tensor]:
             segments = "Segmentation" in model.__name__
-            # What segments looks at layers in between.
-            settings = config(out_indices=[3, 5, 7, 11]) if segments and hasattr(config(), "out_indices") else config()
+            told = dict(_LEFT_OPEN.get(model.__name__, {}))
+            if segments and hasattr(config(), "out_indices") and not told:
+                # What segments looks at layers in between.
+                told["out_indices"] = [3, 5, 7, 11]
+            settings = config(**told)
             if hasattr(settings, "num_hidden_layers") and not segments:
                 # All layers are alike, and two show whether they convert.
                 settings.num_hidden_layers = 2
