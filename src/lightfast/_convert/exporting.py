@@ -6,7 +6,7 @@ import inspect
 import operator
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.node import map_aggregate
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -28,7 +28,13 @@ Module = TypeVar("Module", bound=nn.Module)
 
 _ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
 
-_PATIENCE, _SECONDS = 8.0, 1.0
+_OWN_NUMBERS = (
+    *("conv", "norm", "max_pool", "dropout", "cat", "stack", "softmax", "transpose", "permute", "squeeze", "flatten"),
+    *("linear", "shuffle", "mean", "sum", "elu", "softplus", "clamp", "hardtanh", "lstm", "gru"),
+)
+"""What names of functions hold whose whole numbers are the network's own, whatever the size of the image."""
+
+_PATIENCE, _SECONDS = 20.0, 1.0
 """How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _MANY = 1009
@@ -75,11 +81,11 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], di
 
     two, named, images = two_images(args, kwargs)
     start = time.process_time()
-    sizes = _look(copied(), two, named)
+    sizes = _look(copied, two, named)
     limit = _PATIENCE * (time.process_time() - start) + _SECONDS
     if sizes is not None and not _is_multiple(chain(_shapes(model), _shapes_of((two, named)))):
         # A batch of a number that is easily recognized takes a part of the time that a symbol takes.
-        if sizes.written and not sizes.attends and sizes.differ(_look(copied(), *_larger((two, named), dim))):
+        if sizes.written and not sizes.attends and sizes.differ(_look(copied, *_larger((two, named), dim))):
             # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
             own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
             positions = _dynamic(model, many, many_named, range(1, 8))
@@ -147,8 +153,7 @@ class _Limit(TorchFunctionMode):
 
     def __init__(self, sizes: _Sizes, model: nn.Module) -> None:
         super().__init__()
-        names = Counter(name for name, _ in sizes.calls)
-        self.left = {name: _CALLS * count for name, count in names.items() if name not in _ACCESSORS}
+        self.left = {name: _CALLS * count for name, count in sizes.names.items() if name not in _ACCESSORS}
         self.runs = False
         model.register_forward_pre_hook(self._begin)
 
@@ -173,12 +178,14 @@ class _Sizes(TorchFunctionMode):
     Args:
         attends: whether there is attention.
         written: whether there are numbers that may be sizes, other than that of the batch of two.
-        calls: the name of each function that was called, and its numbers.
+        calls: the name of each function that may be given sizes, and its numbers.
+        names: how often each function was called.
     """
 
     attends: bool = False
     written: bool = False
     calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    names: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -191,10 +198,12 @@ class _Sizes(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
+        self.names[name] += 1
         self.attends = self.attends or any(key in name for key in _ATTENTION)
-        numbers = tuple(_numbers(pytree.tree_leaves((args, kwargs))))
-        self.written = self.written or name == "pad" or any(number > 2 for number in numbers)
-        self.calls.append((name, numbers))
+        if name not in _ACCESSORS and not any(key in name for key in _OWN_NUMBERS):
+            numbers = tuple(_numbers(pytree.tree_leaves((args, kwargs))))
+            self.written = self.written or name == "pad" or any(number > 2 for number in numbers)
+            self.calls.append((name, numbers))
         return func(*args, **(kwargs or {}))
 
 
@@ -206,19 +215,27 @@ def _numbers(leaves: Iterable[Any]) -> Iterator[int]:
             yield leaf
 
 
-def _look(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Sizes | None:
-    """What a model does with sizes, run on tensors without values, in a part of an export's time; None if it fails."""
-    mode, sizes = FakeTensorMode(allow_non_fake_inputs=True), _Sizes()
+def _look(copied: Callable[[], nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Sizes | None:
+    """What a model does with sizes, run on tensors without values, in a part of an export's time; None if it fails.
 
-    def without_values(leaf: Any) -> Any:
-        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) else leaf
+    Tensors of the device `meta` are quickest; networks that name a device take those that only claim to be on one.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
 
-    own = dict(chain(model.named_parameters(), model.named_buffers()))
-    with quiet(), suppress(Exception), torch.no_grad(), mode:
-        state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
-        with sizes:
-            torch.func.functional_call(model, state, own_args, own_kwargs)
-        return sizes
+    def as_meta(leaf: Any) -> Any:
+        return leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf
+
+    def as_fake(leaf: Any) -> Any:
+        return fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    for mode, without_values in ((torch.device("meta"), as_meta), (fake, as_fake)):
+        model, sizes = copied(), _Sizes()
+        own = dict(chain(model.named_parameters(), model.named_buffers()))
+        with quiet(), suppress(Exception), torch.no_grad(), mode:
+            state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
+            with sizes:
+                torch.func.functional_call(model, state, own_args, own_kwargs)
+            return sizes
     return None
 
 

@@ -108,10 +108,38 @@ def _propagated(
 def propagate(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Record what each node gives for these inputs, as tensors without values."""
     inputs = pytree.tree_leaves((args, kwargs))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fake = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, Tensor) else leaf for leaf in inputs]
     with quiet(), torch.no_grad():
+        try:
+            _Shapes(network).run(*inputs)
+            return
+        except Exception:
+            # Whatever went wrong is found again by torch's own way, which knows devices and takes many times as long.
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fake = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, Tensor) else leaf for leaf in inputs]
         FakeTensorProp(network, mode).propagate_dont_convert_inputs(*fake)
+
+
+class _Shapes(fx.Interpreter):
+    """Runs a graph on the device `meta`, where tensors have no values, and records what each node gives."""
+
+    def run(self, *args: Any) -> Any:
+        return super().run(*pytree.tree_map(_on_meta, args))
+
+    def run_node(self, n: fx.Node) -> Any:
+        n.meta["val"] = super().run_node(n)
+        return n.meta["val"]
+
+    def fetch_attr(self, target: str) -> Any:
+        return _on_meta(super().fetch_attr(target))
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        return super().call_function(target, args, kwargs)
+
+
+def _on_meta(leaf: Any) -> Any:
+    return leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf
 
 
 def _name_stochastic_depth(network: fx.GraphModule) -> None:
