@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.node import map_aggregate
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -90,15 +90,22 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], di
             own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
             positions = _dynamic(model, many, many_named, range(1, 8))
             with suppress(ValueError), _at_most(limit, own), _Limit(sizes, own):
-                return Exported(export(own, many, many_named, dynamic_shapes=positions), _MANY, False)
+                return Exported(_whole(export(own, many, many_named, dynamic_shapes=positions)), _MANY, False)
         # Exporting may have made symbols of the sizes of other inputs without values.
         own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
         with suppress(ValueError), _Limit(sizes, own):
-            return Exported(export(own, many, many_named), _MANY, False)
+            return Exported(_whole(export(own, many, many_named)), _MANY, False)
     try:
         return Exported(export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1))), None, False)
     except ValueError:
         return Exported(export(copied(), two, named), None, True)
+
+
+def _whole(program: ExportedProgram) -> ExportedProgram:
+    """The program, which has no constants without values: torch looks for them itself where inputs have values."""
+    if any(isinstance(constant, FakeTensor) for constant in program.constants.values()):
+        raise ValueError("the network holds what cannot be traced, such as tensor.data")
+    return program
 
 
 def name_batch(network: fx.GraphModule, batch: int) -> None:
