@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.fx.node import map_aggregate
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
@@ -96,9 +97,11 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], di
         with suppress(ValueError), _Limit(sizes, own):
             return Exported(_whole(export(own, many, many_named)), _MANY, False)
     try:
-        return Exported(export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1))), None, False)
+        program = export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1)))
     except ValueError:
-        return Exported(export(copied(), two, named), None, True)
+        program = export(copied(), two, named)
+    inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+    return Exported(program, None, all(is_concrete_int(_leading(node.meta.get("val"))) for node in inputs))
 
 
 def _whole(program: ExportedProgram) -> ExportedProgram:
@@ -132,7 +135,7 @@ def name_batch(network: fx.GraphModule, batch: int) -> None:
             node.args, node.kwargs = (map_aggregate(part, name) for part in (node.args, node.kwargs))
 
 
-def _leading(recorded: Any) -> int:
+def _leading(recorded: Any) -> int | torch.SymInt:
     return recorded.shape[0] if isinstance(recorded, Tensor) and recorded.dim() else 0
 
 

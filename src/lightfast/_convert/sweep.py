@@ -190,8 +190,8 @@ def count_layers(net: nn.Module) -> tuple[int, int]:
     """How many linear layers and convolutions of a converted network are constrained, and how many see the image.
 
     A layer whose weight is computed in `forward` has no module of its own, and is one where it is called. Layers that
-    make something of positions alone, such as a bias of attention, have nothing to do with the light. A network that was
-    invariant already is left as it is: of its layers, only those that are constrained count.
+    make something of positions alone, such as a bias of attention, have nothing to do with the light. Of a network that
+    was invariant already, and is left as it is, only those layers count that are constrained.
     """
     seen: list[nn.Module] = [*net.modules()]
     calls: list[fx.Node] = []
