@@ -256,10 +256,10 @@ def test_any_batch_and_any_positions() -> None:
 
 
 def test_positions_of_the_example_alone_where_any_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightfast._convert import graph
+    from lightfast._convert import exporting
 
-    monkeypatch.setattr(graph, "_SECONDS", 0.0)
-    monkeypatch.setattr(graph, "_PATIENCE", 1.0)
+    monkeypatch.setattr(exporting, "_SECONDS", 0.0)
+    monkeypatch.setattr(exporting, "_PATIENCE", 1.0)
     net = convert(kinds.SlowToFollow(5.0), images(8))
     assert net.conversion.certificate.equivariant and net(images(8, 3)).shape == (3, 3, 8, 8)
     with pytest.raises(RuntimeError, match="shape"):

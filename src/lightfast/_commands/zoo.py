@@ -28,9 +28,9 @@ def zoo(
         Path | None, typer.Option(help="A folder for a record per library and table.md; by default nothing is written.")
     ] = None,
     resume: Resume = False,
-    limit: Annotated[float, typer.Option(help="Seconds after which a network is given up.")] = 300,
-    memory: Annotated[float, typer.Option(help="GiB that a network may take.")] = 16,
-    processes: Annotated[int, typer.Option(help="How many networks at a time, each on one core.")] = 1,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds after which a network is given up.")] = 300,
+    memory: Annotated[float, typer.Option(min=1, help="GiB that a network may take.")] = 16,
+    processes: Annotated[int, typer.Option(min=1, help="How many networks at a time, each on one core.")] = 1,
 ) -> None:
     """Convert the networks of installed libraries one by one: what is proved, how long it takes, and why others fail.
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, fx, nn
 
 from lightfast._certify import Certificate, certify
+from lightfast._convert.exporting import sharing_copy
 from lightfast._convert.fit import fit_features
 from lightfast._convert.graph import plain_graph, propagate
 from lightfast._convert.lift import lift
@@ -95,7 +96,7 @@ def convert(
     with Progress(f"converting {type(model).__name__}") as progress:
         report = Conversion()
         progress("exporting it")
-        network, fixed_batch = plain_graph(model, args, named)
+        network, fixed_batch = plain_graph(model, args, named, dim)
         if fixed_batch:
             report.notes.append(
                 "the result takes batches of two images alone, since the network fixes sizes of its own"
@@ -188,8 +189,7 @@ def _lit_inputs(graph: fx.Graph, wanted: Sequence[int], offset_groups: GroupSpec
 
 def _with_multiple_widths(network: fx.GraphModule, groups: int, inputs: Any, report: Conversion) -> fx.GraphModule:
     """The network with widths that are multiples of the number of groups, or as it is where a size is written in it."""
-    with quiet():
-        changed = deepcopy(network)
+    changed = sharing_copy(network)
     for old, new in zip(network.graph.nodes, changed.graph.nodes, strict=True):
         new.meta = dict(old.meta)
     try:

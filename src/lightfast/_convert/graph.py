@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from copy import deepcopy
-from itertools import chain
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -15,48 +11,21 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
+from lightfast._convert.exporting import exported, name_batch
+from lightfast._convert.nodes import operation, stack_of, tensor_at
+from lightfast._convert.writes import SharedWrite, make_pure
 from lightfast._response.interpreter import concrete
-from lightfast._tracing import export, quiet, two_images
+from lightfast._tracing import quiet, two_images
 
 _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "scaled_dot_product_attention")
 """Operations that draw at random in training, and of which layers are made that do not in evaluation."""
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-
-_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
-
-_SIZED = (
-    "view",
-    "reshape",
-    "expand",
-    "unflatten",
-    "interpolate",
-    "full",
-    "zeros",
-    "ones",
-    "arange",
-    "linspace",
-    "repeat",
-    "pad",
-)
-"""What names of functions hold that take sizes, or amounts that depend on them."""
-
-_PATIENCE, _SECONDS = 10.0, 3.0
-"""How long exporting for any positions may take: so many times as running without values, and some seconds."""
-
-_VIEWS = (
-    *("view", "select", "slice", "transpose", "permute", "expand", "squeeze", "unsqueeze", "narrow", "t", "detach"),
-    *("reshape", "flatten", "unflatten", "contiguous", "to", "split", "split_with_sizes", "chunk", "unbind", "alias"),
-    *("view_as", "reshape_as", "expand_as", "movedim", "swapaxes", "diagonal", "unfold", "real", "imag"),
-)
-"""Operations whose output may share memory with what they are given."""
 
 
 class PlainGraph(NamedTuple):
@@ -66,65 +35,33 @@ class PlainGraph(NamedTuple):
     fixed_batch: bool
 
 
-def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlainGraph:
+def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int = 1) -> PlainGraph:
     """Export a copy of the model in training mode, for any batch size, and any positions if it has no attention.
 
     In-place operations are replaced by pure ones. Modules that draw random numbers by themselves (stochastic depth) are
     kept as calls, since only they know what to do in evaluation. Shapes of the example are recorded in `meta["val"]`.
 
+    Args:
+        model: the network, which may share its parameters with what comes out.
+        args: an example of its inputs.
+        kwargs: likewise, by name.
+        dim: the features' axis of the inputs.
+
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-
-    def copied() -> nn.Module:
-        # Some networks keep tensors between calls, which after an export are without values.
-        with quiet():
-            return deepcopy(model).train()
-
-    args, kwargs, _ = two_images(args, kwargs)
-    fixed, program = False, None
-    start = time.process_time()
-    if _fixes_positions(copied(), args, kwargs):
-        # Symbolic sizes of windows and tokens would take minutes; those of maps take twice as long as numbers.
-        limit, own = _PATIENCE * (time.process_time() - start) + _SECONDS, copied()
-        with suppress(ValueError), _at_most(limit, own):
-            program = export(own, args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(8)))
-    if program is None:
-        try:
-            program = export(copied(), args, kwargs, dynamic_shapes=_dynamic(model, args, kwargs, range(1)))
-        except ValueError:
-            program, fixed = export(copied(), args, kwargs), True
+    program, batch, fixed = exported(model, args, kwargs, dim)
     try:
         network = _pure(program, model)
-    except _SharedWrite:
+    except SharedWrite:
         # Torch itself can take writes into parts of tensors apart, which takes as long as exporting.
         with quiet():
             program = program.run_decompositions({})
         network = _pure(program, model)
-    return PlainGraph(_propagated(network, args, kwargs), fixed)
-
-
-@contextmanager
-def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
-    """Raise an error from the next call of one of the model's modules, once so much processor time has gone by.
-
-    Where sizes are multiplied and divided, torch can reason about symbols for hours.
-    """
-    ends, own = time.process_time() + seconds, set(model.modules())
-
-    def check(module: nn.Module, args: Any) -> None:
-        if module in own and time.process_time() > ends:
-            raise TimeoutError("following the sizes of the image takes too long")
-
-    handle = register_module_forward_pre_hook(check)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-class _SharedWrite(ValueError):
-    """An operation writes into a part of a tensor, which others may share."""
+    if batch is not None:
+        name_batch(network, batch)
+    args, kwargs, _ = two_images(args, kwargs)
+    return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
 
 
 def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
@@ -136,7 +73,7 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _undo_decompositions(network.graph)
     _name_stochastic_depth(network)
     _keep_random_modules(network, model)
-    _make_pure(network.graph)
+    make_pure(network.graph)
     _transpose_after_layers(network.graph)
     _images_first(network.graph)
     _follow_type(network, model)
@@ -144,50 +81,19 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     return network
 
 
-class _Recorder(TorchFunctionMode):
-    """Notices attention, and functions of torch that sizes are given to, other than that of the batch of two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attends, self.sized = False, False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        self.attends = self.attends or any(key in name for key in _ATTENTION)
-        if not self.sized and any(key in name for key in _SIZED):
-            numbers = [leaf for leaf in pytree.tree_leaves((args[1:], kwargs)) if isinstance(leaf, int)]
-            self.sized = name == "pad" or any(number > 2 for number in numbers)
-        return func(*args, **(kwargs or {}))
-
-
-def _fixes_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether sizes of the example may be written into the graph of a model, which has no attention to fix them anyway.
-
-    It is run on tensors without values, which takes a small part of the time of an export.
-    """
-    mode, recorder = FakeTensorMode(allow_non_fake_inputs=True), _Recorder()
-
-    def without_values(leaf: Any) -> Any:
-        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
-
-    own = dict(chain(model.named_parameters(), model.named_buffers()))
-    with quiet(), suppress(Exception), torch.no_grad(), mode:
-        state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
-        with recorder:
-            torch.func.functional_call(model, state, own_args, own_kwargs)
-    return recorder.sized and not recorder.attends
-
-
-def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+def _propagated(
+    network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int | None
+) -> fx.GraphModule:
     """The network with the shapes of the example recorded: those that exporting has seen, where it has seen all."""
+
+    def for_two(size: Any) -> Any:
+        return 2 * (size // batch) if batch is not None and type(size) is int and size % batch == 0 else size
 
     def concretely(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            shape = [concrete(size) for size in leaf.shape]
+            shape = [for_two(concrete(size)) for size in leaf.shape]
             return torch.empty(shape, dtype=leaf.dtype, device="meta")
-        return leaf.node.hint if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) else leaf
+        return for_two(leaf.node.hint if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) else leaf)
 
     nodes = [node for node in network.graph.nodes if node.op != "output"]
     if all("val" in node.meta or node.op == "get_attr" for node in nodes):
@@ -202,41 +108,38 @@ def _propagated(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str
 def propagate(network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Record what each node gives for these inputs, as tensors without values."""
     inputs = pytree.tree_leaves((args, kwargs))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fake = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, Tensor) else leaf for leaf in inputs]
     with quiet(), torch.no_grad():
+        try:
+            _Shapes(network).run(*inputs)
+            return
+        except Exception:
+            # Whatever went wrong is found again by torch's own way, which knows devices and takes many times as long.
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fake = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, Tensor) else leaf for leaf in inputs]
         FakeTensorProp(network, mode).propagate_dont_convert_inputs(*fake)
 
 
-def operation(node: fx.Node) -> str:
-    """The ATen name of a call without overload, or an empty string for any other node."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return ""
-    return node.target._schema.name.removeprefix("aten::")
+class _Shapes(fx.Interpreter):
+    """Runs a graph on the device `meta`, where tensors have no values, and records what each node gives."""
+
+    def run(self, *args: Any) -> Any:
+        return super().run(*pytree.tree_map(_on_meta, args))
+
+    def run_node(self, n: fx.Node) -> Any:
+        n.meta["val"] = super().run_node(n)
+        return n.meta["val"]
+
+    def fetch_attr(self, target: str) -> Any:
+        return _on_meta(super().fetch_attr(target))
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        return super().call_function(target, args, kwargs)
 
 
-def stack_of(node: fx.Node) -> list[tuple[str, str]]:
-    """(call, path) of the modules that a node belongs to, outermost first."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return [(str(call), str(path)) for call, (path, _) in stack.items() if not str(call).startswith("_empty")]
-
-
-def tensor_at(network: nn.Module, path: str) -> Tensor:
-    """The parameter or buffer at a path."""
-    owner, _, name = path.rpartition(".")
-    return getattr(network.get_submodule(owner), name)
-
-
-def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Iterable[int]) -> Any:
-    """Which sizes may change: the given axes of every tensor, by the names of the arguments of `forward`."""
-
-    def of(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return None
-        return {axis: Dim.AUTO for axis in axes if axis < leaf.dim()}
-
-    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    return {name: pytree.tree_map(of, argument) for name, argument in bound.items()}
+def _on_meta(leaf: Any) -> Any:
+    return leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf
 
 
 def _name_stochastic_depth(network: fx.GraphModule) -> None:
@@ -304,7 +207,8 @@ def _collapse(network: fx.GraphModule, call: str, path: str, module: nn.Module) 
             f"{path} draws random numbers and has {len(inputs)} inputs and {len(results)} outputs, where one of each "
             "is needed to keep it as it is: split it, or take the drawing out"
         )
-    network.add_submodule(path, module)
+    with quiet():
+        network.add_submodule(path, deepcopy(module).train())
     with graph.inserting_after(results[0]):
         replacement = graph.call_module(path, tuple(inputs))
     replacement.meta = {key: results[0].meta[key] for key in ("val", "nn_module_stack")}
@@ -472,59 +376,3 @@ def _follow_type(network: fx.GraphModule, model: nn.Module) -> None:
 def _has_type(arguments: Iterable[Any], dtype: torch.dtype) -> bool:
     values = (argument.meta.get("val") for argument in arguments if isinstance(argument, fx.Node))
     return any(isinstance(value, Tensor) and value.dtype == dtype for value in values)
-
-
-def _make_pure(graph: fx.Graph) -> None:
-    """Replace operations that write into a tensor by those that give a new one, and drop checks and counters."""
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in list(graph.nodes):
-        target = node.target
-        if node.op != "call_function" or not isinstance(target, OpOverload):
-            continue
-        if not target._schema.returns or (target._schema.is_mutable and node.args[0].op == "get_attr"):
-            # Checks of shapes, and counters of batches, which the layers keep themselves.
-            node.replace_all_uses_with(node.args[0]) if node.users else None
-            graph.erase_node(node)
-        elif target._schema.is_mutable:
-            _replace_in_place(graph, node, order)
-        elif operation(node) in ("reshape_as", "view_as"):
-            _write_shape(graph, node)
-
-
-def _write_shape(graph: fx.Graph, node: fx.Node) -> None:
-    """Reshaping with the sizes themselves, in place of a tensor that has them."""
-    value, like = node.args
-    assert isinstance(like, fx.Node)
-    sizes: list[Any] = list(like.meta["val"].shape)
-    with graph.inserting_before(node):
-        for axis, size in enumerate(sizes):
-            if isinstance(size, torch.SymInt):
-                sizes[axis] = graph.call_function(torch.ops.aten.sym_size.int, (like, axis))
-                sizes[axis].meta["val"] = size
-    node.target, node.args = torch.ops.aten.reshape.default, (value, sizes)
-
-
-def _replace_in_place(graph: fx.Graph, node: fx.Node, order: dict[fx.Node, int]) -> None:
-    name, written, place = operation(node), node.args[0], order[node]
-    assert isinstance(written, fx.Node) and isinstance(node.target, OpOverload)
-    others = _sharing(written) - {written}
-    if any(other.op == "get_attr" or order.get(user, -1) > place for other in others for user in other.users):
-        where = stack_of(node)[-1][1] if stack_of(node) else "the network"
-        raise _SharedWrite(
-            f"{where} writes with {name} into a part of a tensor, which others may share: write it without side effects"
-        )
-    packet = getattr(torch.ops.aten, name.removesuffix("_"))
-    node.target = getattr(packet, node.target._overloadname)
-    written.replace_all_uses_with(node, delete_user_cb=lambda user: order.get(user, -1) > place)
-
-
-def _sharing(node: fx.Node) -> set[fx.Node]:
-    """The nodes that may share memory with a node: what it is a view of, and all views of that."""
-    while operation(node) in _VIEWS or node.target is getitem:
-        node = node.all_input_nodes[0]
-    found, pending = {node}, [node]
-    while pending:
-        views = [user for user in pending.pop().users if operation(user) in _VIEWS or user.target is getitem]
-        pending += [view for view in views if view not in found]
-        found.update(views)
-    return found

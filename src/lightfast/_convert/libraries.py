@@ -24,6 +24,11 @@ _SMALL = (
 _NO_IMAGES = ("Siglip2ForImageClassification",)
 """Networks whose pixel values are a list of patches, with the places that they come from beside it."""
 
+_LEFT_OPEN: dict[str, dict[str, Any]] = {
+    "Sapiens2ForSemanticSegmentation": {"head_config": {"upsample_out_channels": [96, 96], "conv_out_channels": [96]}}
+}
+"""What a network needs to be told, since its settings have no default for it."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -138,8 +143,11 @@ def _transformers() -> dict[str, Network]:
     def builder(config: Any, model: Any) -> Build:
         def build() -> tuple[nn.Module, Tensor]:
             segments = "Segmentation" in model.__name__
-            # What segments looks at layers in between.
-            settings = config(out_indices=[3, 5, 7, 11]) if segments and hasattr(config(), "out_indices") else config()
+            told = dict(_LEFT_OPEN.get(model.__name__, {}))
+            if segments and hasattr(config(), "out_indices") and not told:
+                # What segments looks at layers in between.
+                told["out_indices"] = [3, 5, 7, 11]
+            settings = config(**told)
             if hasattr(settings, "num_hidden_layers") and not segments:
                 # All layers are alike, and two show whether they convert.
                 settings.num_hidden_layers = 2
@@ -164,17 +172,30 @@ def _monai() -> dict[str, Network]:
     plane: dict[str, Any] = {"spatial_dims": 2, "in_channels": 3}
     image: dict[str, Any] = {**plane, "out_channels": 3}
     stages: dict[str, Any] = {"channels": (8, 16, 32), "strides": (2, 2)}
+    patches: dict[str, Any] = {**plane, "channels": 8, "num_layers_d": 2}
+    pooled: dict[str, Any] = {"channels": (8, 16, 32), "strides": (2, 2, 2)}
+    quantized = {"num_res_layers": 1, "channels": (16, 16), "num_res_channels": (16, 16)}
+    sampled = {"downsample_parameters": ((2, 4, 1, 1),) * 2, "upsample_parameters": ((2, 4, 1, 1, 0),) * 2}
+    latent = {"num_res_blocks": (1, 1), "channels": (16, 16), "attention_levels": (False, False)}
     settings: dict[str, dict[str, Any]] = {
         "AttentionUnet": {**image, **stages},
-        "AutoEncoder": {**image, "channels": (8, 16, 32), "strides": (2, 2, 2)},
+        "AutoEncoder": {**image, **pooled},
+        "AutoencoderKL": {**image, **latent, "norm_num_groups": 8},
         "BasicUNet": image,
         "BasicUnetPlusPlus": image,
         "Classifier": {"in_shape": (3, 64, 64), "classes": 10, **stages},
+        "Critic": {"in_shape": (3, 64, 64), **stages},
         "DenseNet121": {**plane, "out_channels": 10},
+        "Discriminator": {"in_shape": (3, 64, 64), **stages},
         "DynUNet": {**image, "kernel_size": (3, 3, 3), "strides": (1, 2, 2), "upsample_kernel_size": (2, 2)},
         "EfficientNetBN": {**plane, "model_name": "efficientnet-b0", "pretrained": False, "num_classes": 10},
         "FlexibleUNet": {**image, "backbone": "efficientnet-b0"},
         "HighResNet": image,
+        "HoVerNet": {"in_channels": 3, "out_classes": 3},
+        "MedNeXt": {**image, "init_filters": 8},
+        "MultiScalePatchDiscriminator": {**patches, "num_d": 2, "minimum_size_im": 64},
+        "PatchDiscriminator": patches,
+        "Quicknat": {"num_classes": 3, "num_channels": 3, "num_filters": 16},
         "Regressor": {"in_shape": (3, 64, 64), "out_shape": (3,), **stages},
         "ResNet": {
             **{"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [8, 16, 16, 32]},
@@ -183,14 +204,20 @@ def _monai() -> dict[str, Network]:
         "SEResNet50": {**plane, "num_classes": 10},
         "SEResNext50": {**plane, "num_classes": 10},
         "SegResNet": image,
+        "SegResNetDS": {**image, "init_filters": 8},
+        "SegResNetVAE": {**image, "input_image_size": (64, 64)},
         "SwinUNETR": image,
         "UNETR": {**image, "img_size": 64},
         "UNet": {**image, **stages},
+        "VarAutoEncoder": {"spatial_dims": 2, "in_shape": (3, 64, 64), "out_channels": 3, "latent_size": 8, **pooled},
         "ViT": {**plane, "img_size": 64, "patch_size": 16, "classification": True},
+        "ViTAutoEnc": {**image, "img_size": (64, 64), "patch_size": (16, 16)},
+        "VQVAE": {**image, **quantized, **sampled},
     }
 
     def builder(name: str, own: dict[str, Any]) -> Build:
-        return lambda: (getattr(nets, name)(**own), torch.zeros(1, 3, 64, 64))
+        size = 256 if name == "HoVerNet" else 64
+        return lambda: (getattr(nets, name)(**own), torch.zeros(1, 3, size, size))
 
     return {name: Network(name, builder(name, own)) for name, own in settings.items()}
 

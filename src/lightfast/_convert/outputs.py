@@ -9,8 +9,8 @@ from typing import Literal
 
 from torch import Tensor, fx
 
-from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
+from lightfast._convert.nodes import operation
 from lightfast._convert.regions import varying_nodes
 
 OutputKind = Literal["auto", "scores", "equivariant"]

@@ -20,8 +20,8 @@ from torch import Tensor, fx, nn
 from lightfast import nn as lf
 from lightfast._certify import Certificate, Output, expected_groups
 from lightfast._convert.blocks import ZERO_PADDED, Center, GroupScores, Pool, ProjectedWeight, Shift
-from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
+from lightfast._convert.nodes import operation, tensor_at
 from lightfast._groups import Groups, GroupSpec, resolve
 from lightfast._response import Constant, Lost, Response, Space, Value, describe
 from lightfast._response.call import leaves, map_leaves, moves
@@ -31,6 +31,9 @@ from lightfast._response.value import align, settle
 from lightfast.functional import project_weight
 from lightfast.nn._adapter import Adapted
 from lightfast.nn._constrained import Constrained
+
+_AT_A_TIME = 2**18
+"""How many weights are checked at a time, in float64."""
 
 
 class Unproved(Exception):
@@ -48,7 +51,7 @@ def prove(
         space: the offsets that are asked about.
         offset_groups: the assignment of those inputs, as the user wrote it.
     """
-    values: dict[fx.Node, Any] = {}
+    values: dict[fx.Node, Any] = _Values(network)
     rows: dict[str, tuple[str, str, str]] = {}
     outputs: list[Output] = []
     try:
@@ -61,6 +64,8 @@ def prove(
                     expected = expected_groups(response, value.shape, None, offset_groups)
                     outputs.append(Output(f"{len(outputs)}", value.shape, response, expected))
                 break
+            if node.op == "get_attr":
+                continue
             values[node] = response_of(network, node, values, lit, space)
             if node.op == "call_module":
                 module = network.get_submodule(str(node.target))
@@ -75,6 +80,20 @@ def prove(
         Certificate(tuple(outputs), (), table, space.images, mode, tolerance) for mode in (False, True)
     )
     return evaluation, training
+
+
+class _Values(dict[fx.Node, Any]):
+    """What nodes give; constants when they are asked for, since they are read in float64."""
+
+    def __init__(self, network: fx.GraphModule) -> None:
+        super().__init__()
+        self.network = network
+
+    def __missing__(self, node: fx.Node) -> Any:
+        if node.op != "get_attr":
+            raise KeyError(node)
+        self[node] = constant(tensor_at(self.network, str(node.target)))
+        return self[node]
 
 
 def _known(leaf: Any, values: dict[fx.Node, Any]) -> Any:
@@ -229,10 +248,22 @@ def _meets_constraint(module: Any, space: Space) -> bool:
         # Each phase of the taps meets the constraint by itself; its projection is that of the layer.
         return True
     split = getattr(module, "groups", 1)
-    weight = module.weight.detach().cpu().double()
-    weight = project_weight(weight, module.in_groups, module.out_groups, conv_groups=split)
+    weight, into, out = module.weight.detach().cpu(), module.in_groups, module.out_groups
+    if split != 1:
+        return _fits(weight, into, out, split, space)
+    # Rows meet it by themselves; as many at a time as are quickly gone through.
+    step = max(1, _AT_A_TIME // max(1, weight[0].numel()))
+    parts = ((start, min(start + step, len(weight))) for start in range(0, len(weight), step))
+    return all(
+        _fits(weight[start:stop], into, Groups(out.assignment[start:stop], out.count), 1, space)
+        for start, stop in parts
+    )
+
+
+def _fits(weight: Tensor, in_groups: Groups, out_groups: Groups, split: int, space: Space) -> bool:
+    weight = project_weight(weight.double(), in_groups, out_groups, conv_groups=split)
     taps = weight.flatten(2).sum(2) if weight.dim() > 2 else weight
-    into, out = (groups.matrix(dtype=torch.float64) for groups in (module.in_groups, module.out_groups))
+    into, out = (groups.matrix(dtype=torch.float64) for groups in (in_groups, out_groups))
     blocks = taps.reshape(split, -1, taps.shape[1]), into.reshape(split, taps.shape[1], -1)
     moved, size = (blocks[0] @ blocks[1]).flatten(0, 1), (blocks[0].abs() @ blocks[1]).flatten(0, 1)
     return bool(((moved - out).abs() <= space.tolerance * size.clamp(min=1)).all())

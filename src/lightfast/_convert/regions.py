@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from lightfast._convert.graph import operation, stack_of
+from lightfast._convert.nodes import operation, stack_of
 
 _GATED = ("mul", "div", "addcmul")
 _PRODUCTS = ("matmul", "bmm", "mm", "baddbmm", "einsum", "scaled_dot_product_attention")

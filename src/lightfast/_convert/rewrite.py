@@ -9,9 +9,9 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import Center, Shift
-from lightfast._convert.graph import operation
 from lightfast._convert.layers import ACTIVATIONS, LINEAR, NORMS, arguments, plain_layer, unary_layer
 from lightfast._convert.linear import LinearLayers, plain_name
+from lightfast._convert.nodes import operation
 from lightfast._convert.walk import Reference
 from lightfast._groups import Groups
 from lightfast._response import Response

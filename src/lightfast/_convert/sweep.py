@@ -22,9 +22,9 @@ from torch.utils import _pytree as pytree
 from lightfast._certify import Certificate
 from lightfast._convert.blocks import ProjectedWeight
 from lightfast._convert.converter import convert
-from lightfast._convert.graph import operation
 from lightfast._convert.layers import LINEAR
 from lightfast._convert.libraries import networks
+from lightfast._convert.nodes import operation
 from lightfast._convert.regions import varying_nodes
 from lightfast._tracing import quiet
 from lightfast.functional import add_offset
@@ -190,7 +190,8 @@ def count_layers(net: nn.Module) -> tuple[int, int]:
     """How many linear layers and convolutions of a converted network are constrained, and how many see the image.
 
     A layer whose weight is computed in `forward` has no module of its own, and is one where it is called. Layers that
-    make something of positions alone, such as a bias of attention, have nothing to do with the light.
+    make something of positions alone, such as a bias of attention, have nothing to do with the light. Of a network that
+    was invariant already, and is left as it is, only those layers count that are constrained.
     """
     seen: list[nn.Module] = [*net.modules()]
     calls: list[fx.Node] = []
@@ -201,6 +202,8 @@ def count_layers(net: nn.Module) -> tuple[int, int]:
     layers = [module for module in seen if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)]
     constrained = sum(isinstance(module, Constrained) for module in layers)
     projected = sum(isinstance(module, ProjectedWeight) for module in net.modules())
+    if not isinstance(net, fx.GraphModule):
+        return constrained, constrained
     return constrained + projected, len(layers) + sum(operation(node) in LINEAR for node in calls)
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from lightfast._convert.blocks import Pool, Shift
-from lightfast._convert.graph import operation, stack_of, tensor_at
 from lightfast._convert.layers import ACTIVATIONS
 from lightfast._convert.modules import Modules
+from lightfast._convert.nodes import operation, stack_of, tensor_at
 from lightfast._convert.outputs import Decision
 from lightfast._convert.regions import head_widths, split_layers, varying_nodes
 from lightfast._convert.report import Change, Conversion

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from lightfast._convert.graph import operation, tensor_at
+from lightfast._convert.nodes import operation, tensor_at
 from lightfast._response.call import map_leaves
 
 Part: TypeAlias = tuple[int, int]
@@ -338,14 +338,15 @@ def _rewrite_sizes(node: Any, axes: Any, size_of: Callable[[Axis], int]) -> None
 def _resized(tensor: Tensor, axes: list[Axis], sizes: list[int], chosen: list[int]) -> Tensor:
     """A parameter with new widths: features that are too many are left out, missing ones repeat the first."""
     for axis, parts in enumerate(axes):
+        if all(sizes[width] == chosen[width] for width, _ in parts):
+            continue
         index, start = [], 0
         for width, times in parts:
             old, new = sizes[width], chosen[width]
             features = torch.arange(new) % old
             index.append(start + (features[:, None] * times + torch.arange(times)).flatten())
             start += old * times
-        if parts:
-            tensor = tensor.index_select(axis, torch.cat(index).to(tensor.device))
+        tensor = tensor.index_select(axis, torch.cat(index).to(tensor.device))
     return tensor
 
 

@@ -41,6 +41,8 @@ def _join(call: Call) -> Response:
     dim = call["dim"] % rank
     maps = [align(part, rank, call.space) for part in parts]
     sizes = [max(map.shape[axis] for map in maps) for axis in range(rank + 1)]
+    if sizes[dim + 1] == 1 and all(torch.equal(map, maps[0]) for map in maps):
+        return Response(call.shapes, maps[0] if maps[0].any() else None)
     rows = []
     for part, map in zip(parts, maps, strict=True):
         sizes[dim + 1] = part.shape[dim]
@@ -157,7 +159,9 @@ def _average_pooling(call: Call) -> Response:
     value = call.response("self")
     padded = call["padding"] if isinstance(call["padding"], list | tuple) else [call["padding"]]
     flat = value.is_flat(call.positions)
-    if flat and not any(padded) and not call["ceil_mode"] and call.get("divisor_override") is None:
+    # Where each window is divided by the number of values in it, it averages equals.
+    counts = not call.get("count_include_pad", True) or not (any(padded) or call["ceil_mode"])
+    if flat and counts and call.get("divisor_override") is None:
         return Response(call.shapes, value.map)
     pooled = joint(call, ["self"], sums=True)
     if flat and (pooled.map is None or not pooled.is_flat(call.positions)):

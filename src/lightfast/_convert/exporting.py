@@ -1,0 +1,300 @@
+"""Exporting a network once, for any batch, and for any positions where sizes are written into it."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
+from torch.fx.node import map_aggregate
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from lightfast._tracing import export, quiet, two_images
+
+Module = TypeVar("Module", bound=nn.Module)
+
+_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
+
+_OWN_NUMBERS = (
+    *("conv", "norm", "max_pool", "dropout", "cat", "stack", "softmax", "transpose", "permute", "squeeze", "flatten"),
+    *("linear", "shuffle", "mean", "sum", "elu", "softplus", "clamp", "hardtanh", "lstm", "gru"),
+)
+"""What names of functions hold whose whole numbers are the network's own, whatever the size of the image."""
+
+_PATIENCE, _SECONDS = 20.0, 1.0
+"""How long exporting for any positions may take: so many times as running without values, and some seconds."""
+
+_MANY = 1009
+"""A number of images that no other size of a network is a multiple of, so that sizes made of it are recognized."""
+
+_CALLS = 3
+"""How many times as often as for two images a network may call a function for many: some go through them one by one."""
+
+_ACCESSORS = ("__get__", "__set__", "size", "stride", "storage_offset", "dim")
+"""What torch itself asks of tensors while it exports."""
+
+
+class Exported(NamedTuple):
+    """A network as a program.
+
+    Args:
+        program: of ATen operations, in training mode.
+        batch: the number of images that it was exported for, which :func:`name_batch` takes out of it; None where sizes
+            are symbols, or of two images alone.
+        fixed_batch: whether it takes batches of two images alone.
+    """
+
+    program: ExportedProgram
+    batch: int | None
+    fixed_batch: bool
+
+
+def sharing_copy(module: Module) -> Module:
+    """A copy that has the module's own parameters and buffers, which nothing writes into."""
+    with quiet():
+        return deepcopy(module, {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())})
+
+
+def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> Exported:
+    """Export a copy of the model in training mode, for any batch, and any positions if it has no attention.
+
+    Raises:
+        ValueError: with the reason, where the model cannot be exported.
+    """
+
+    def copied() -> nn.Module:
+        # Some networks keep tensors between calls, which after an export are without values.
+        return sharing_copy(model).train()
+
+    two, named, images = two_images(args, kwargs)
+    start = time.process_time()
+    sizes = _look(copied, two, named)
+    limit = _PATIENCE * (time.process_time() - start) + _SECONDS
+    if sizes is not None and not _is_multiple(chain(_shapes(model), _shapes_of((two, named)))):
+        # A batch of a number that is easily recognized takes a part of the time that a symbol takes.
+        if sizes.written and not sizes.attends and sizes.differ(_look(copied, *_larger((two, named), dim))):
+            # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
+            own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
+            positions = _dynamic(model, many, many_named, range(1, 8))
+            with suppress(ValueError), _at_most(limit, own), _Limit(sizes, own):
+                return Exported(_whole(export(own, many, many_named, dynamic_shapes=positions)), _MANY, False)
+        # Exporting may have made symbols of the sizes of other inputs without values.
+        own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
+        with suppress(ValueError), _Limit(sizes, own):
+            return Exported(_whole(export(own, many, many_named)), _MANY, False)
+    try:
+        program = export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1)))
+    except ValueError:
+        program = export(copied(), two, named)
+    inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+    return Exported(program, None, all(is_concrete_int(_leading(node.meta.get("val"))) for node in inputs))
+
+
+def _whole(program: ExportedProgram) -> ExportedProgram:
+    """The program, which has no constants without values: torch looks for them itself where inputs have values."""
+    if any(isinstance(constant, FakeTensor) for constant in program.constants.values()):
+        raise ValueError("the network holds what cannot be traced, such as tensor.data")
+    return program
+
+
+def name_batch(network: fx.GraphModule, batch: int) -> None:
+    """Put the size of the input in the place of sizes that are multiples of the number of images."""
+    graph = network.graph
+    first = next(n for n in graph.nodes if n.op == "placeholder" and _leading(n.meta.get("val")) == batch)
+    named: dict[int, fx.Node] = {}
+
+    def name(leaf: Any) -> Any:
+        if type(leaf) is not int or leaf <= 0 or leaf % batch:
+            return leaf
+        if leaf not in named:
+            after = first if leaf == batch else name(batch)
+            with graph.inserting_after(after):
+                if leaf == batch:
+                    named[leaf] = graph.call_function(torch.ops.aten.sym_size.int, (first, 0))
+                else:
+                    named[leaf] = graph.call_function(operator.mul, (after, leaf // batch))
+            named[leaf].meta["val"] = leaf
+        return named[leaf]
+
+    for node in list(graph.nodes):
+        if node.op == "call_function":
+            node.args, node.kwargs = (map_aggregate(part, name) for part in (node.args, node.kwargs))
+
+
+def _leading(recorded: Any) -> int | torch.SymInt:
+    return recorded.shape[0] if isinstance(recorded, Tensor) and recorded.dim() else 0
+
+
+@contextmanager
+def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
+    """Raise an error from the next call of one of the model's modules, once so much processor time has gone by.
+
+    Where sizes are multiplied and divided, torch can reason about symbols for hours.
+    """
+    ends, own = time.process_time() + seconds, set(model.modules())
+
+    def check(module: nn.Module, args: Any) -> None:
+        if module in own and time.process_time() > ends:
+            raise TimeoutError("following the sizes of the image takes too long")
+
+    handle = register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class _Limit(TorchFunctionMode):
+    """Raises an error once a model has called a function of torch much more often than it did for two images."""
+
+    def __init__(self, sizes: _Sizes, model: nn.Module) -> None:
+        super().__init__()
+        self.left = {name: _CALLS * count for name, count in sizes.names.items() if name not in _ACCESSORS}
+        self.runs = False
+        model.register_forward_pre_hook(self._begin)
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        self.runs = True
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if self.runs and name in self.left:
+            self.left[name] -= 1
+            if self.left[name] < 0:
+                raise RuntimeError("the network goes through its images one by one")
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(eq=False)
+class _Sizes(TorchFunctionMode):
+    """Notices attention, and the whole numbers that functions of torch are given.
+
+    Args:
+        attends: whether there is attention.
+        written: whether there are numbers that may be sizes, other than that of the batch of two.
+        calls: the name of each function that may be given sizes, and its numbers.
+        names: how often each function was called.
+    """
+
+    attends: bool = False
+    written: bool = False
+    calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    names: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def differ(self, other: _Sizes | None) -> bool:
+        """Whether numbers are others where the image has another size; not where the network insists on one size."""
+        return other is not None and other.calls != self.calls
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        self.names[name] += 1
+        self.attends = self.attends or any(key in name for key in _ATTENTION)
+        if name not in _ACCESSORS and not any(key in name for key in _OWN_NUMBERS):
+            numbers = tuple(_numbers(pytree.tree_leaves((args, kwargs))))
+            self.written = self.written or name == "pad" or any(number > 2 for number in numbers)
+            self.calls.append((name, numbers))
+        return func(*args, **(kwargs or {}))
+
+
+def _numbers(leaves: Iterable[Any]) -> Iterator[int]:
+    for leaf in leaves:
+        if isinstance(leaf, slice):
+            yield from _numbers((leaf.start, leaf.stop, leaf.step))
+        elif isinstance(leaf, int):
+            yield leaf
+
+
+def _look(copied: Callable[[], nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Sizes | None:
+    """What a model does with sizes, run on tensors without values, in a part of an export's time; None if it fails.
+
+    Tensors of the device `meta` are quickest; networks that name a device take those that only claim to be on one.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def as_meta(leaf: Any) -> Any:
+        return leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf
+
+    def as_fake(leaf: Any) -> Any:
+        return fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    for mode, without_values in ((torch.device("meta"), as_meta), (fake, as_fake)):
+        model, sizes = copied(), _Sizes()
+        own = dict(chain(model.named_parameters(), model.named_buffers()))
+        with quiet(), suppress(Exception), torch.no_grad(), mode:
+            state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
+            with sizes:
+                torch.func.functional_call(model, state, own_args, own_kwargs)
+            return sizes
+    return None
+
+
+def _larger(inputs: Any, dim: int) -> Any:
+    """Inputs with twice as many positions along each axis, where they have as many axes as the first."""
+    rank = next(leaf.dim() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
+
+    def resize(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dim() != rank:
+            return leaf
+        shape = [size if axis in (0, dim % rank) else 2 * size for axis, size in enumerate(leaf.shape)]
+        return torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+
+    return pytree.tree_map(resize, inputs)
+
+
+def _of_many_images(inputs: Any, images: int) -> Any:
+    """Inputs without values for many images."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def resize(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dim() or leaf.shape[0] != images:
+            return leaf
+        with mode:
+            return torch.empty([_MANY, *leaf.shape[1:]], dtype=leaf.dtype, device=leaf.device)
+
+    return pytree.tree_map(resize, inputs)
+
+
+def _shapes(model: nn.Module) -> Iterator[int]:
+    return (size for tensor in chain(model.parameters(), model.buffers()) for size in tensor.shape)
+
+
+def _shapes_of(inputs: Any) -> Iterator[int]:
+    return (size for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) for size in leaf.shape)
+
+
+def _is_multiple(sizes: Iterable[int]) -> bool:
+    """Whether a network has sizes of its own that could be taken for those of many images."""
+    return any(size and size % _MANY == 0 for size in sizes)
+
+
+def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Iterable[int]) -> Any:
+    """Which sizes may change: the given axes of every tensor, by the names of the arguments of `forward`."""
+
+    def of(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return None
+        return {axis: Dim.AUTO for axis in axes if axis < leaf.dim()}
+
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    return {name: pytree.tree_map(of, argument) for name, argument in bound.items()}

@@ -1,0 +1,174 @@
+"""Conversion: one quick export, for any batch and any positions, of networks that write into their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from lightfast._convert import convert, exporting
+from lightfast._convert.capture import capture
+from lightfast._convert.exporting import exported
+from tests import zoo
+from tests.zoo import kinds
+from tests.zoo.steps import images
+
+
+class Does(nn.Module):
+    """A convolution, and what a function does to its map."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(3, 6, 1), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.conv(x))
+
+
+def _transposed(y: Tensor) -> Tensor:
+    y.transpose(1, 2)[:, 1:3, 2].mul_(3.0)
+    return y + y.sum()
+
+
+def _other_views(y: Tensor) -> Tensor:
+    other, turned = y[:, 1], y.permute(0, 3, 1, 2)
+    turned[:, 2] = 7.0
+    other.add_(1)
+    return y.sum(3) * other.mean() + turned.mean()
+
+
+def _flat(y: Tensor) -> Tensor:
+    flat = y.view(y.shape[0], -1)
+    flat[:, ::2] = flat[:, 1::2]
+    return y
+
+
+def _looked_at_later(y: Tensor) -> Tensor:
+    first = y[:, 0]
+    y.mul_(2.0)
+    return y + first[:, None]
+
+
+def _mask(y: Tensor) -> Tensor:
+    mask = torch.zeros(y.shape[-1], y.shape[-1])
+    mask[1:, :2] = 1
+    mask[-1] = torch.arange(y.shape[-1])
+    mask.t()[0] += 5
+    return y * mask
+
+
+def _other_types_and_shapes(y: Tensor) -> Tensor:
+    y[..., 0] = y[..., 0].double()
+    y[:, 1:2].copy_(y[:, 0].unsqueeze(1))
+    y[:, :2].copy_(torch.ones(1))
+    y.unsqueeze(1)[:, 0, 1].sub_(2.0)
+    return y
+
+
+WRITES = [_transposed, _other_views, _flat, _looked_at_later, _mask, _other_types_and_shapes]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__.strip("_"))
+def test_writes_through_views_are_taken_apart(
+    write: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", lambda *_: pytest.fail("torch's own way takes longer"))
+    torch.manual_seed(0)
+    model, x = Does(write), torch.randn(3, 3, 5, 5)
+    torch.testing.assert_close(capture(model, x)(x), model(x))
+
+
+def test_write_into_what_may_be_a_copy_is_left_to_torch() -> None:
+    def write(y: Tensor) -> Tensor:
+        copied = y.transpose(2, 3).contiguous()
+        y.mul_(2.0)
+        return y + copied
+
+    model, x = Does(write), torch.randn(3, 3, 5, 5)
+    torch.testing.assert_close(capture(model, x)(x), model(x))
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each export, whether it was for symbols."""
+    seen: list[bool] = []
+    original = exporting.export
+
+    def counted(*args: object, **options: object) -> ExportedProgram:
+        seen.append(bool(options))
+        return original(*args, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(exporting, "export", counted)
+    return seen
+
+
+def test_attention_is_exported_once_and_takes_any_batch(exports: list[bool]) -> None:
+    vit = convert(zoo.ViT(), images(16)).eval()
+    assert exports == [False] and vit(images(16, 5)).shape == (5, 10)
+
+
+def test_positions_are_no_symbols_where_no_size_is_written(exports: list[bool]) -> None:
+    class Excites(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.gate = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            return x * self.gate(x.mean((2, 3)).view(-1, 6)).sigmoid().view(-1, 6, 1, 1)
+
+    net = convert(Excites(), images(8)).eval()
+    assert exports == [False] and net(images(12, 5)).shape == (5, 6, 12, 12)
+
+
+def test_positions_are_symbols_where_sizes_are_written(exports: list[bool]) -> None:
+    def resize(y: Tensor) -> Tensor:
+        return F.interpolate(F.max_pool2d(y, 2), size=y.shape[-2:], mode="nearest").reshape(y.shape[0], 6, -1)
+
+    net = convert(Does(resize), images(8)).eval()
+    assert exports == [True] and net(images(12, 5)).shape == (5, 6, 144)
+
+
+def test_network_that_goes_through_its_images_one_by_one() -> None:
+    class Loops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([self.conv(x[i : i + 1])[0] for i in range(x.shape[0])])
+
+    net = convert(Loops(), images(8)).eval()
+    assert net.conversion.certificate.equivariant and net(images(8)).shape == (2, 6, 8, 8)
+    assert "batches of two images alone" in str(net.conversion)
+
+
+def test_sizes_that_could_be_taken_for_many_images() -> None:
+    """A network with 1009 features is exported for a symbol."""
+    model = nn.Sequential(nn.Conv2d(3, exporting._MANY, 1), nn.ReLU(), nn.Conv2d(exporting._MANY, 3, 1))
+    assert exported(model, (images(4),), {}, 1).batch is None
+
+
+def test_tensors_that_cannot_be_traced_are_refused() -> None:
+    def pads(y: Tensor) -> Tensor:
+        return torch.cat([y.data, torch.zeros(y.shape[0], 3, *y.shape[2:])], 1)
+
+    with pytest.raises(ValueError, match="cannot be exported"):
+        convert(Does(pads), images(8))
+
+
+def test_modules_that_draw_random_numbers_are_copies() -> None:
+    model = zoo.ConvNeXt().eval()
+    convert(model, images(32), widths="keep").train()
+    assert not any(module.training for module in model.modules())
+
+
+def test_kinds_keep_their_buffers() -> None:
+    """What looks at a network shares its statistics, and leaves them as they are."""
+    model = kinds.WritesIntoParts()
+    convert(model, images(8))
+    assert model.norm.num_batches_tracked == 0 and not model.norm.state_dict()["running_mean"].any()
