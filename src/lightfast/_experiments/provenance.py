@@ -36,14 +36,14 @@ def provenance() -> dict[str, Any]:
 
 
 def without_folders(argument: str) -> str:
-    """An argument as records show it: of an absolute path the last name alone; where it lies is nobody's business.
+    """An argument as records show it: of a path that leads elsewhere the last name alone; where is nobody's business.
 
-    >>> without_folders("/home/me/cifar10"), without_folders("--data=/home/me/cifar10/"), without_folders("runs/best")
+    >>> without_folders("/home/me/cifar10"), without_folders("--data=../../cifar10/"), without_folders("runs/best")
     ('cifar10', '--data=cifar10', 'runs/best')
     """
     option, equals, value = argument.rpartition("=")
     path = Path(value)
-    return option + equals + (path.name if path.is_absolute() else value)
+    return option + equals + (path.name if path.is_absolute() or ".." in path.parts else value)
 
 
 def _versions() -> dict[str, str]:
