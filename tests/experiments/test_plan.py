@@ -24,6 +24,9 @@ def test_values_reach_the_plan_and_its_parts(plan):
     assert getattr(changed, field) == 7 and changed.recipe.lr == 1 and changed.recipe.ema is None
     assert getattr(changed.augmentation, flag) is False
     assert changed.with_values({"ema": 0.9}).recipe.ema == 0.9
+    # Either of them alone would be wrong beside what the recipe has for the other.
+    shorter = changed.with_values({"steps": 5, "warmup": 2, "milestones": (1, 3)})
+    assert (shorter.recipe.steps, shorter.recipe.warmup) == (5, 2)
 
 
 @pytest.mark.parametrize("plan", ALL)

@@ -88,19 +88,22 @@ class Plan:
         >>> Plan("a", "", Recipe(10)).with_values({"lr": 0.2}).recipe.lr
         0.2
         """
-        plan = self
+        # All values of a part at once: each may be wrong beside the others' old ones.
+        parts: dict[str | None, dict[str, Any]] = {}
         for name, value in values.items():
-            if name in plan.fixed:
-                raise ValueError(f"{name} cannot be set: {plan.fixed[name]}")
-            part = next((part for part in _PARTS if name in _names(getattr(plan, part))), None)
-            if name in _names(plan):
-                plan = _replaced(plan, name, value)
+            if name in self.fixed:
+                raise ValueError(f"{name} cannot be set: {self.fixed[name]}")
+            part = next((part for part in _PARTS if name in _names(getattr(self, part))), None)
+            if name in _names(self):
+                part = None
             elif part is None:
-                known = {*_names(plan), *(n for part in _PARTS for n in _names(getattr(plan, part)))} - {*plan.fixed}
+                known = {*_names(self), *(n for part in _PARTS for n in _names(getattr(self, part)))} - {*self.fixed}
                 raise ValueError(f"a recipe has no {name!r}; it has {', '.join(sorted(known))}")
-            else:
-                changed = _replaced(getattr(plan, part), name, value)
-                plan = plan._in_all_recipes({name: value}) if name in _DEVICE else replace(plan, **{part: changed})
+            parts.setdefault(part, {})[name] = _checked(getattr(self, part) if part else self, name, value)
+        plan = replace(self, **parts.pop(None, {}))
+        for part, changes in parts.items():
+            plan = replace(plan, **{part: replace(getattr(plan, part), **changes)})
+            plan = plan._in_all_recipes({name: value for name, value in changes.items() if name in _DEVICE})
         return plan
 
     def for_device(self, device: torch.device) -> Self:
@@ -194,8 +197,8 @@ def _names(of: Any) -> list[str]:
     return [entry.name for entry in fields(of)] if dataclasses.is_dataclass(of) else []
 
 
-def _replaced(whole: Any, name: str, value: Any) -> Any:
-    """The dataclass with another value, of the kind of before; nothing may become anything, and the other way round."""
+def _checked(whole: Any, name: str, value: Any) -> Any:
+    """The value, of the kind of the one before it; nothing may become anything, and the other way round."""
     before = getattr(whole, name)
     kinds = ((bool, "True or False"), (int | float, "a number"), (str, "a text"), (Mapping, "a mapping"))
     for kind, wanted in kinds:
@@ -204,4 +207,4 @@ def _replaced(whole: Any, name: str, value: Any) -> Any:
             if value is not None and not fits:
                 raise ValueError(f"{name} is {wanted}, such as {before!r}, not {value!r}")
             break
-    return replace(whole, **{name: value})
+    return value
