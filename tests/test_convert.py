@@ -17,6 +17,7 @@ from lightfast._certify import certify
 from lightfast._convert import Conversion, convert
 from lightfast._convert.blocks import GroupScores
 from lightfast._convert.progress import Progress
+from lightfast._convert.sweep import measured_error
 from lightfast._equivariance import equivariance_error
 from tests import zoo
 from tests.zoo import kinds
@@ -328,17 +329,32 @@ def test_shared_layers_stay_shared() -> None:
     assert len(list(net.parameters())) == 4
 
 
-def test_what_cannot_be_converted_is_explained() -> None:
+@pytest.mark.parametrize("always", [True, False])
+def test_networks_that_draw_random_numbers_do_what_they_do_in_evaluation(always: bool) -> None:
     class Draws(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.relu() * torch.rand_like(x)
+        def __init__(self) -> None:
+            super().__init__()
+            self.encode, self.decode = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 3, 3, padding=1)
 
+        def forward(self, x: Tensor) -> Tensor:
+            code = self.encode(x).relu()
+            if self.training or always:
+                code = code + torch.randn_like(code) * code.mul(0.5).exp()
+            return self.decode(code)
+
+    net = convert(Draws(), images())
+    (note,) = net.conversion.notes
+    assert note.startswith("in training it does what it does in evaluation") and "draws random numbers" in note
+    assert net.conversion.certificate.equivariant and measured_error(net, images()) < 1e-12
+    x = images()
+    assert (net(x) - net(x)).abs().max().gt(1e-3) == always
+
+
+def test_what_cannot_be_converted_is_explained() -> None:
     class Decides(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(ValueError, match="draws random numbers"):
-        convert(Draws(), images())
     with pytest.raises(ValueError, match="cannot be exported"):
         convert(Decides(), images())
 

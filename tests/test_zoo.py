@@ -22,11 +22,11 @@ LIBRARY = "tests.zoo.library:NETWORKS"
 
 
 def test_every_network_has_a_row() -> None:
-    rows = {row.name: row for row in sweep(LIBRARY, ["good", "draws", "large"], limit=60, memory=4, processes=3)}
-    good, draws, large = (rows[name] for name in ("good", "draws", "large"))
+    rows = {row.name: row for row in sweep(LIBRARY, ["good", "decides", "large"], limit=60, memory=4, processes=3)}
+    good, decides, large = (rows[name] for name in ("good", "decides", "large"))
     assert (good.converts, good.verdict, good.constrained, good.layers) == (True, ("invariant",), 2, 2)
     assert good.seconds > 0 and good.export_seconds > 0 and good.error is not None and good.error < 1e-12
-    assert not draws.converts and "draws random numbers" in draws.reason
+    assert not decides.converts and "cannot be exported" in decides.reason
     assert not large.converts and "memory" in large.reason
 
 
@@ -42,13 +42,13 @@ def _swept(names: str, out: Path, *options: str) -> str:
 
 
 def test_command_writes_record_and_table_and_goes_on(tmp_path: Path) -> None:
-    said = _swept("draws", tmp_path)
-    assert "draws: no:" in said and "0 of 1 networks convert" in said
-    said = _swept("good,draws,missing", tmp_path, "--resume")
-    assert "good: 2 of 2 layers constrained" in said and "draws:" not in said
+    said = _swept("decides", tmp_path)
+    assert "decides: no:" in said and "0 of 1 networks convert" in said
+    said = _swept("good,decides,missing", tmp_path, "--resume")
+    assert "good: 2 of 2 layers constrained" in said and "decides:" not in said
     assert "1 of 2 networks convert" in said
     record = json.loads((tmp_path / "tests.zoo.library.NETWORKS.json").read_text())
-    assert [row["name"] for row in record["networks"]] == ["good", "draws", "missing"]
+    assert [row["name"] for row in record["networks"]] == ["good", "decides", "missing"]
     assert record["networks"][2]["reason"] == "cannot be built: a library that is not there"
     assert {"command", "commit", "machine"} == set(record["source"])
     assert {"torch", "python"} <= set(record["versions"]) and all("date" in row for row in record["networks"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import operator
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,8 +96,9 @@ def is_pure(program: ExportedProgram) -> bool:
 
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> ExportedProgram:
-    """`torch.export`, with its own warnings kept out of the user's sight, and failures as sentences."""
-    with quiet():
+    """`torch.export`, with what it says itself kept out of the user's sight, and failures as sentences."""
+    # Where it fails it prints the whole graph.
+    with quiet(), redirect_stderr(io.StringIO()):
         try:
             return torch.export.export(model, args, kwargs, **options)
         except Exception as error:

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from lightfast._certify import Certificate, certify
 from lightfast._convert.exporting import sharing_copy
 from lightfast._convert.fit import fit_features
-from lightfast._convert.graph import plain_graph, propagate
+from lightfast._convert.graph import PlainGraph, plain_graph, propagate
 from lightfast._convert.lift import lift
 from lightfast._convert.outputs import OutputKind, decide_outputs
 from lightfast._convert.progress import Progress
@@ -96,7 +96,7 @@ def convert(
     with Progress(f"converting {type(model).__name__}") as progress:
         report = Conversion()
         progress("exporting it")
-        network, fixed_batch = plain_graph(model, args, named, dim)
+        network, fixed_batch = _seen(model, args, named, dim, report)
         if fixed_batch:
             report.notes.append(
                 "the result takes batches of two images alone, since the network fixes sizes of its own"
@@ -117,11 +117,11 @@ def convert(
         plain = plain_nodes(network.graph, [keep] if isinstance(keep, str) else list(keep))
         first = next(node for node in network.graph.nodes if node.name in lit)
         decision = decide_outputs(network.graph, first, dim, space.groups, output)
-        report.outputs = decision.reasons
         options = Options(weights, padding_mode, scope)
         leaves = {path for path, module in model.named_modules() if path and not list(module.children())}
         rewriter = Rewriter(network, lit, space, plain, decision, leaves, options, report)
         converted = rewriter.run(type(model).__name__)
+        report.outputs = [*decision.reasons.values()]
         converted.train(model.training)
         if lifted and scope == "image":
             try:
@@ -147,6 +147,21 @@ def convert(
                     f"lightfast.wrap:\n{certificate}"
                 )
         return _with_report(converted, report, certificates)
+
+
+def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, report: Conversion) -> PlainGraph:
+    """The network as a graph, of how it is in training; in evaluation, where training cannot be seen or reproduced."""
+    try:
+        return plain_graph(model, args, kwargs, dim)
+    except ValueError as reason:
+        try:
+            found = plain_graph(model, args, kwargs, dim, training=False)
+        except ValueError:
+            raise reason from None
+        report.notes.append(
+            f"in training it does what it does in evaluation, but for norms and dropout in layers: {reason}"
+        )
+        return found
 
 
 def _certificates(

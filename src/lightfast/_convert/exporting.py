@@ -52,7 +52,7 @@ class Exported(NamedTuple):
     """A network as a program.
 
     Args:
-        program: of ATen operations, in training mode.
+        program: of ATen operations.
         batch: the number of images that it was exported for, which :func:`name_batch` takes out of it; None where sizes
             are symbols, or of two images alone.
         fixed_batch: whether it takes batches of two images alone.
@@ -69,8 +69,10 @@ def sharing_copy(module: Module) -> Module:
         return deepcopy(module, {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())})
 
 
-def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> Exported:
-    """Export a copy of the model in training mode, for any batch, and any positions if it has no attention.
+def exported(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, training: bool = True
+) -> Exported:
+    """Export a copy of the model in one mode, for any batch, and any positions if it has no attention.
 
     Raises:
         ValueError: with the reason, where the model cannot be exported.
@@ -78,7 +80,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], di
 
     def copied() -> nn.Module:
         # Some networks keep tensors between calls, which after an export are without values.
-        return sharing_copy(model).train()
+        return sharing_copy(model).train(training)
 
     two, named, images = two_images(args, kwargs)
     start = time.process_time()

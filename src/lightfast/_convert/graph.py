@@ -1,4 +1,4 @@
-"""A network as a graph of pure ATen operations in training mode, with parameters under their own names."""
+"""A network as a graph of pure ATen operations, with parameters under their own names."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class PlainGraph(NamedTuple):
     fixed_batch: bool
 
 
-def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int = 1) -> PlainGraph:
-    """Export a copy of the model in training mode, for any batch size, and any positions if it has no attention.
+def plain_graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int = 1, training: bool = True
+) -> PlainGraph:
+    """Export a copy of the model, for any batch size, and any positions if it has no attention.
 
     In-place operations are replaced by pure ones. Modules that draw random numbers by themselves (stochastic depth) are
     kept as calls, since only they know what to do in evaluation. Shapes of the example are recorded in `meta["val"]`.
@@ -46,25 +48,27 @@ def plain_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
         args: an example of its inputs.
         kwargs: likewise, by name.
         dim: the features' axis of the inputs.
+        training: whether to look at it in training, as converting does where it can: layers know what they do in
+            evaluation. What draws random numbers in evaluation does so in either mode, and may stay among operations.
 
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-    program, batch, fixed = exported(model, args, kwargs, dim)
+    program, batch, fixed = exported(model, args, kwargs, dim, training)
     try:
-        network = _pure(program, model)
+        network = _pure(program, model, training)
     except SharedWrite:
         # Torch itself can take writes into parts of tensors apart, which takes as long as exporting.
         with quiet():
             program = program.run_decompositions({})
-        network = _pure(program, model)
+        network = _pure(program, model, training)
     if batch is not None:
         name_batch(network, batch)
     args, kwargs, _ = two_images(args, kwargs)
     return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
 
 
-def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
+def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.GraphModule:
     """The program as a module, in pure operations, with the calls of random modules kept."""
     with quiet():
         network = program.module(check_guards=False)
@@ -72,7 +76,8 @@ def _pure(program: ExportedProgram, model: nn.Module) -> fx.GraphModule:
     _inline_regions(network)
     _undo_decompositions(network.graph)
     _name_stochastic_depth(network)
-    _keep_random_modules(network, model)
+    if training:
+        _keep_random_modules(network, model)
     make_pure(network.graph)
     _transpose_after_layers(network.graph)
     _images_first(network.graph)
@@ -178,7 +183,7 @@ def _keep_random_modules(network: fx.GraphModule, model: nn.Module) -> None:
         call, path = stack[-1] if stack else ("", "")
         if not path:
             raise ValueError(
-                f"{operation(node)} draws random numbers in the network's own forward, which would go on in "
+                f"{operation(node)} draws random numbers in the network's own forward, which may not do so in "
                 "evaluation: move it into a module of its own"
             )
         _collapse(network, call, path, model.get_submodule(path))

@@ -21,13 +21,17 @@ _SMALL = (
 """What names call networks that are small for their family, the smallest first."""
 
 
-_NO_IMAGES = ("Siglip2ForImageClassification",)
-"""Networks whose pixel values are a list of patches, with the places that they come from beside it."""
+_OTHER_INPUTS = ("Siglip2ForImageClassification", "VitMatteForImageMatting")
+"""Networks whose pixel values are a list of patches and the places that they come from, or colors and a trimap."""
 
-_LEFT_OPEN: dict[str, dict[str, Any]] = {
-    "Sapiens2ForSemanticSegmentation": {"head_config": {"upsample_out_channels": [96, 96], "conv_out_channels": [96]}}
-}
-"""What a network needs to be told, since its settings have no default for it."""
+_SIZES = {"DepthProForDepthEstimation": 1536, "RfDetrForObjectDetection": 560}
+"""Pixels of an image, where a network's settings name a size that it does not take."""
+
+_TASKS = (
+    *("IMAGE_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION", "IMAGE_TO_IMAGE", "IMAGE_MATTING"),
+    *("OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION", "MASKED_IMAGE_MODELING", "BACKBONE", "IMAGE"),
+)
+"""What networks of transformers do with an image and nothing else beside it; features alone come last."""
 
 
 @dataclass(frozen=True)
@@ -142,28 +146,58 @@ def _transformers() -> dict[str, Network]:
 
     def builder(config: Any, model: Any) -> Build:
         def build() -> tuple[nn.Module, Tensor]:
-            segments = "Segmentation" in model.__name__
-            told = dict(_LEFT_OPEN.get(model.__name__, {}))
-            if segments and hasattr(config(), "out_indices") and not told:
-                # What segments looks at layers in between.
-                told["out_indices"] = [3, 5, 7, 11]
-            settings = config(**told)
-            if hasattr(settings, "num_hidden_layers") and not segments:
+            dense = any(kind in model.__name__ for kind in ("Segmentation", "Depth", "Matting"))
+            settings = config(**_transformers_settings(model.__name__, config, dense))
+            if hasattr(settings, "num_hidden_layers") and not hasattr(settings, "depths") and not dense:
                 # All layers are alike, and two show whether they convert.
                 settings.num_hidden_layers = 2
-            size = getattr(settings, "image_size", None) or 224
+            size = _SIZES.get(model.__name__) or _image_size(settings)
             height, width = size if isinstance(size, list | tuple) else (size, size)
             return model(settings), torch.zeros(1, getattr(settings, "num_channels", 3), height, width)
 
         return build
 
-    found = {}
-    for task in (auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING):
-        for config, models in task.items():
+    found: dict[str, Network] = {}
+    seen = set()
+    for task in _TASKS:
+        of_task = getattr(auto, f"MODEL_FOR_{task}_MAPPING").items()
+        if task in ("BACKBONE", "IMAGE"):
+            of_task = [(config, models) for config, models in of_task if config not in seen]
+        for config, models in of_task:
+            seen.add(config)
             for model in models if isinstance(models, list | tuple) else [models]:
-                if model is not None and model.main_input_name == "pixel_values" and model.__name__ not in _NO_IMAGES:
-                    found[model.__name__] = Network(model.__name__, builder(config, model))
+                name = getattr(model, "__name__", "")
+                images = getattr(model, "main_input_name", None) == "pixel_values" and not hasattr(config, "num_frames")
+                if images and name not in _OTHER_INPUTS:
+                    found[name] = Network(name, builder(config, model))
     return found
+
+
+def _transformers_settings(name: str, config: Any, dense: bool) -> dict[str, Any]:
+    """What a network of transformers needs to be told: settings that have no default, or one that takes weights."""
+    from transformers import AutoConfig
+
+    if name.startswith("Sapiens2For"):
+        return {"head_config": {"upsample_out_channels": [96, 96], "conv_out_channels": [96]}}
+    if name == "LwDetrForObjectDetection":
+        return {"projector_scale_factors": [1.0]}
+    default = config()
+    if getattr(getattr(default, "backbone_config", None), "model_type", "") == "timm_backbone":
+        first = {"DetrForSegmentation": 1, "DeformableDetrForObjectDetection": 2}.get(name, 4)
+        stages = [f"stage{number}" for number in range(first, 5)]
+        return {"backbone_config": AutoConfig.for_model("resnet", out_features=stages)}
+    if dense and hasattr(default, "out_indices"):
+        # What says something of each pixel looks at layers in between.
+        return {"out_indices": [3, 5, 7, 11]}
+    return {}
+
+
+def _image_size(settings: Any) -> Any:
+    for part in (settings, getattr(settings, "backbone_config", None)):
+        size = getattr(part, "image_size", None)
+        if size:
+            return size
+    return 224
 
 
 def _monai() -> dict[str, Network]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Literal
@@ -30,12 +31,12 @@ class Decision:
     Args:
         heads: the last layers before outputs that are scores.
         scores: outputs that should not move.
-        reasons: a sentence per output: what it was taken for, and how to change that.
+        reasons: a sentence per output that depends on the input: what it was taken for, and how to change that.
     """
 
     heads: set[fx.Node] = field(default_factory=set)
     scores: set[fx.Node] = field(default_factory=set)
-    reasons: list[str] = field(default_factory=list)
+    reasons: dict[fx.Node, str] = field(default_factory=dict)
 
 
 def decide_outputs(graph: fx.Graph, first: fx.Node, dim: int, groups: int, output: OutputKind) -> Decision:
@@ -43,24 +44,28 @@ def decide_outputs(graph: fx.Graph, first: fx.Node, dim: int, groups: int, outpu
 
     By itself, an output of shape (N, k) is taken for class scores; so is one with the input's axes that a linear layer
     or convolution makes, unless it has as many channels as the input, as an image has, or is one of several maps of the
-    same number of channels and different sizes: a pyramid of features, as detectors have. Others follow the light.
+    same number of channels and different sizes: a pyramid of features, as detectors have. Others follow the light, and
+    so do outputs that these are made from, such as the code of an auto-encoder.
     """
     decision, varying = Decision(), varying_nodes(graph)
-    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
-    pyramid = _pyramid(results, first.meta["val"], dim)
-    for result in results:
-        recorded = result.meta.get("val")
-        if not isinstance(recorded, Tensor) or not recorded.is_floating_point() or result not in varying:
-            continue
-        heads = _last_layers(result, varying)
-        kind = output
-        if kind == "auto":
-            kind = "equivariant" if result in pyramid else _kind(recorded, heads, first.meta["val"], dim, groups)
+    results = [r for r in next(n for n in graph.nodes if n.op == "output").all_input_nodes if _is_map(r, varying)]
+    heads = {result: _last_layers(result, varying) for result in results}
+    if output == "auto":
+        example = first.meta["val"]
+        pyramid = _pyramid(results, example, dim)
+        kinds = {r: "equivariant" if r in pyramid else _kind(r, heads[r], example, dim, groups) for r in results}
+        sources = _sources(result for result in results if kinds[result] == "equivariant")
+        inside = [r for r in results if r in sources or (heads[r] and heads[r] <= sources)]
+        kinds |= dict.fromkeys(inside, "equivariant")
+    else:
+        kinds = dict.fromkeys(results, output)
+    for number, (result, kind) in enumerate(kinds.items()):
         if kind == "scores":
-            decision.heads |= heads
+            decision.heads |= heads[result]
             decision.scores.add(result)
-        number, shape = len(decision.reasons), tuple(recorded.shape)
-        decision.reasons.append(_reason(number, shape, kind, output))
+        recorded = result.meta["val"]
+        shape = tuple(recorded.shape)
+        decision.reasons[result] = _reason(number, shape, kind, output)
         same_axes = recorded.dim() == first.meta["val"].dim()
         if kind == "equivariant" and same_axes and output == "auto" and recorded.shape[dim] % groups:
             warnings.warn(
@@ -72,8 +77,9 @@ def decide_outputs(graph: fx.Graph, first: fx.Node, dim: int, groups: int, outpu
 
 
 def _kind(
-    recorded: Tensor, heads: set[fx.Node], example: Tensor, dim: int, groups: int
+    result: fx.Node, heads: set[fx.Node], example: Tensor, dim: int, groups: int
 ) -> Literal["scores", "equivariant"]:
+    recorded = result.meta["val"]
     if recorded.dim() == 2:
         return "scores"
     if not heads or recorded.dim() != example.dim():
@@ -82,12 +88,23 @@ def _kind(
     return "equivariant" if channels == example.shape[dim] and channels >= groups else "scores"
 
 
+def _sources(results: Iterable[fx.Node]) -> set[fx.Node]:
+    """What values are made of, themselves included."""
+    pending, found = [*results], set[fx.Node]()
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
 def _pyramid(results: list[fx.Node], example: Tensor, dim: int) -> set[fx.Node]:
     """Outputs that are maps of as many channels as another output, which has other positions."""
     sizes: dict[int, dict[fx.Node, tuple[int, ...]]] = {}
     for result in results:
-        recorded = result.meta.get("val")
-        if isinstance(recorded, Tensor) and recorded.dim() == example.dim() > 2:
+        recorded = result.meta["val"]
+        if recorded.dim() == example.dim() > 2:
             sizes.setdefault(recorded.shape[dim], {})[result] = tuple(recorded.shape)
     return {result for maps in sizes.values() if len(set(maps.values())) > 1 for result in maps}
 
@@ -125,6 +142,11 @@ def _is_shared(layer: fx.Node) -> bool:
     weights = [a.target for a in layer.all_input_nodes if a.op == "get_attr"]
     others = (node for node in layer.graph.nodes if node.op == "get_attr" and node.target in weights)
     return any(user is not layer for node in others for user in node.users)
+
+
+def _is_map(node: fx.Node, varying: set[fx.Node]) -> bool:
+    recorded = node.meta.get("val")
+    return isinstance(recorded, Tensor) and recorded.is_floating_point() and node in varying
 
 
 def _is_tensor(node: fx.Node) -> bool:

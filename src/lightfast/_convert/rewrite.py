@@ -16,7 +16,7 @@ from lightfast._convert.walk import Reference
 from lightfast._groups import Groups
 from lightfast._response import Response
 from lightfast._response.call import map_leaves
-from lightfast._response.interpreter import constant, shapes_of
+from lightfast._response.interpreter import DRAWS_BY_SHAPE, constant, shapes_of
 
 
 class Rewriter(LinearLayers):
@@ -59,6 +59,9 @@ class Rewriter(LinearLayers):
     def _result(self, node: fx.Node) -> Any:
         """An output; centered where it still moves, though it is scores: what made it is not known for a head."""
         layout = self._layout(node)
+        if layout is None and node in self.decision.reasons and node not in self.decision.scores:
+            said = self.decision.reasons[node].partition(":")[0]
+            self.decision.reasons[node] = f"{said}: does not move, since it has no place for the group means"
         if node not in self.decision.scores or layout is None:
             return self._node(node)
         place = self.modules.place("scores", Center(layout.groups, "image", layout.images, layout.features))
@@ -129,6 +132,9 @@ class Rewriter(LinearLayers):
     def _other(self, node: fx.Node, name: str) -> None:
         operands = [a for a in node.all_input_nodes if a in self.values]
         moving = [a for a in operands if self._layout(a) is not None]
+        if name in DRAWS_BY_SHAPE:
+            self._set(node, self.graph.node_copy(node, self._node), Response(self._shape(node)))
+            return
         if node in self.plain or not moving:
             self._repaired(node, name)
             return

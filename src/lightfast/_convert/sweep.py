@@ -41,7 +41,7 @@ class Row:
     Args:
         name: in its library.
         family: in its library.
-        built: whether the library could make it here.
+        built: whether the library could make it here, and run it.
         converts: whether it does.
         seconds: of processor time for the conversion, whether it succeeds or not.
         export_seconds: of one `torch.export` of the network in evaluation mode, before; 0 where that fails.
@@ -156,8 +156,9 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
     try:
         torch.manual_seed(0)
         try:
-            with quiet():
+            with quiet(), torch.no_grad():
                 model, example = network.build()
+                deepcopy(model).eval()(example)
         except Exception as error:
             tell.send(replace(row, built=False, reason=f"cannot be built: {_sentence(error)}"))
             return
@@ -173,7 +174,7 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
         tell.send(replace(row, seconds=_since(start), reason=_sentence(error)))
         return
     tell.send(row)
-    with suppress(Exception):
+    with quiet(), suppress(Exception):
         error = measured_error(net, example)
         # Outputs of an untrained network may be infinite, which measures nothing.
         tell.send(replace(row, error=error if math.isfinite(error) else None))
@@ -211,7 +212,8 @@ def count_layers(net: nn.Module) -> tuple[int, int]:
 def measured_error(net: nn.Module, example: Tensor) -> float:
     """How far the outputs of a converted network are from what its certificate says, under two lights at once.
 
-    `max |y(x + G Δ) - y(x) - R Δ| / max(1, max |y|)` in float64 and evaluation mode, the largest of all outputs.
+    `max |y(x + G Δ) - y(x) - R Δ| / max(1, max |y|)` in float64 and evaluation mode, the largest of all outputs. A
+    network that draws random numbers draws the same ones for both.
     """
     report: Any = net.conversion
     certificate: Certificate = report.certificate
@@ -219,7 +221,12 @@ def measured_error(net: nn.Module, example: Tensor) -> float:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, *example.shape[1:], generator=generator, dtype=torch.float64)
     light = 2 * torch.rand(2, 3, generator=generator, dtype=torch.float64) - 1
-    before, after = (_floats(net(image)) for image in (x, add_offset(x, light, 3)))
+
+    def outputs_of(image: Tensor) -> list[Tensor]:
+        torch.manual_seed(0)
+        return _floats(net(image))
+
+    before, after = map(outputs_of, (x, add_offset(x, light, 3)))
     errors = []
     for output, was, now in zip(certificate.outputs, before, after, strict=True):
         if (groups := output.response.groups) is not None and not output.invariant:

@@ -19,7 +19,7 @@ from lightfast._response.value import Constant, Lost, NoResponse, Response, Spac
 _SHAPE_ALONE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 """Operations that read the shape of their argument, and not its value."""
 
-_DRAWS_BY_SHAPE = ("rand_like", "randn_like", "randint_like")
+DRAWS_BY_SHAPE = ("rand_like", "randn_like", "randint_like")
 """Operations that read the shape of their argument, and draw at random."""
 
 
@@ -116,7 +116,7 @@ def evaluate(node: fx.Node, known: dict[fx.Node, Any], space: Space) -> Step:
     if not target._schema.returns:
         return Step(node, None)
     shapes = shapes_of(node.meta["val"])
-    if name in _DRAWS_BY_SHAPE:
+    if name in DRAWS_BY_SHAPE:
         return Step(node, Response(shapes))
     if name in _SHAPE_ALONE:
         return Step(node, _compute(target, (_blank(node.args[0]), *args[1:]), kwargs))
