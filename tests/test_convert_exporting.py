@@ -69,7 +69,14 @@ def _other_types_and_shapes(y: Tensor) -> Tensor:
     return y
 
 
-WRITES = [_transposed, _other_views, _flat, _looked_at_later, _mask, _other_types_and_shapes]
+def _twins_of_other_names(y: Tensor) -> Tensor:
+    halves = torch.arange(y.shape[-1]).to(y)
+    halves //= torch.tensor(2.0)
+    y.pow_(2).pow_(halves + 1).div_(2, rounding_mode="floor").masked_fill_(y > 2, 0.5)
+    return y
+
+
+WRITES = [_transposed, _twins_of_other_names, _other_views, _flat, _looked_at_later, _mask, _other_types_and_shapes]
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__.strip("_"))

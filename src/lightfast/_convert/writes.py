@@ -111,8 +111,10 @@ def _give_new(graph: fx.Graph, node: fx.Node) -> None:
     if name == "zero_":
         node.target, node.args = torch.ops.aten.fill.Scalar, (written, 0)
     elif name != "copy_":
-        packet = getattr(torch.ops.aten, name.removesuffix("_"))
-        node.target = getattr(packet, node.target._overloadname)
+        twin = _pure_twin(node.target)
+        if twin is None:
+            raise _refusal(node)
+        node.target = twin
     else:
         source: Any = node.args[1]
         here, there = written.meta["val"], source.meta["val"]
@@ -122,6 +124,17 @@ def _give_new(graph: fx.Graph, node: fx.Node) -> None:
             source.meta = {**node.meta, "val": there.to(here.dtype)}
         node.args, node.kwargs = (source, written), {}
         _write_shape(graph, node, torch.ops.aten.expand.default)
+
+
+def _pure_twin(writes: OpOverload) -> OpOverload | None:
+    """The operation that takes the same and writes nothing; names tell little, `pow.Scalar` is of a scalar base."""
+    packet = getattr(torch.ops.aten, writes._opname.removesuffix("_"), None)
+    twins = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    return next((twin for twin in twins if _takes(twin) == _takes(writes)), None)
+
+
+def _takes(function: OpOverload) -> list[str]:
+    return [str(argument.type) for argument in function._schema.arguments]
 
 
 def _way_to_whole(view: fx.Node) -> list[fx.Node]:
