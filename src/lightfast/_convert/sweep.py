@@ -26,7 +26,7 @@ from lightfast._convert.layers import LINEAR
 from lightfast._convert.libraries import networks
 from lightfast._convert.nodes import operation
 from lightfast._convert.regions import varying_nodes
-from lightfast._tracing import quiet
+from lightfast._tracing import export, quiet
 from lightfast.functional import add_offset
 from lightfast.nn._constrained import Constrained
 
@@ -164,7 +164,7 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
             return
         start = time.process_time()
         with quiet(), suppress(Exception):
-            torch.export.export(deepcopy(model).eval(), (torch.cat([example, example]),))
+            export(deepcopy(model).eval(), (torch.cat([example, example]),), {})
             row = replace(row, export_seconds=_since(start))
         start = time.process_time()
         with quiet():
