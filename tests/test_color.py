@@ -83,7 +83,7 @@ def test_hsv_keeps_value_and_saturation_and_wraps_hue(hue, saturation, value):
     torch.testing.assert_close(rgb, turned, rtol=0, atol=1e-12)
 
 
-def test_hsv_of_images_and_of_single_colours_agree():
+def test_hsv_of_images_and_of_single_colors_agree():
     images = torch.rand(2, 3, 4, 5)
     single = hsv_to_rgb(images.movedim(1, -1).reshape(-1, 3)).view(2, 4, 5, 3).movedim(-1, 1)
     torch.testing.assert_close(hsv_to_rgb(images), single, rtol=0, atol=0)
