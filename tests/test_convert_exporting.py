@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from lightfast._convert import convert, exporting
 from lightfast._convert.capture import capture
 from lightfast._convert.exporting import exported
+from lightfast._convert.graph import plain_graph
 from tests import zoo
 from tests.zoo import kinds
 from tests.zoo.steps import images
@@ -140,6 +141,45 @@ def test_positions_are_symbols_where_sizes_are_written(exports: list[bool]) -> N
     assert exports == [True] and net(images(12, 5)).shape == (5, 6, 144)
 
 
+OF_THE_BATCH = {
+    "its inverse": lambda y: y * (1 / y.shape[0]),
+    "one less": lambda y: y / (y.shape[0] - 1),
+    "its root": lambda y: y / y.shape[0] ** 0.5,
+    "halves swapped": lambda y: torch.cat([y[y.shape[0] // 2 :], y[: y.shape[0] // 2]]),
+    "the first half": lambda y: y[: y.shape[0] // 2],
+    "a fourth of it": lambda y: y * (y.shape[0] // 4),
+    "groups of images": lambda y: y.view(2, y.shape[0] // 2, *y.shape[1:]).mean(0),
+}
+
+
+@pytest.mark.parametrize("function", OF_THE_BATCH.values(), ids=OF_THE_BATCH)
+def test_numbers_made_of_the_number_of_images(function: Callable[[Tensor], Tensor]) -> None:
+    model = Does(function)
+    network, _ = plain_graph(model, (torch.zeros(2, 3, 5, 5),), {})
+    for number in (2, 4, 6):
+        x = torch.randn(number, 3, 5, 5)
+        torch.testing.assert_close(network(x), model(x))
+
+
+POSITIONS = {
+    "clamp": lambda y: y.clamp(max=y.shape[3] / 16),
+    "inverse": lambda y: y * (1 / y.shape[3]),
+}
+
+
+@pytest.mark.parametrize("function", POSITIONS.values(), ids=POSITIONS)
+def test_numbers_made_of_the_size_of_the_image(function: Callable[[Tensor], Tensor]) -> None:
+    model, x = Does(function), torch.randn(3, 3, 12, 10)
+    network, fixed = plain_graph(model, (torch.zeros(2, 3, 8, 8),), {})
+    torch.testing.assert_close(network(x), model(x))
+    assert not fixed
+
+
+def test_what_torch_makes_a_number_of_the_size_of_the_image_is_said() -> None:
+    net = convert(Does(lambda y: F.max_pool2d(y, y.shape[2:])), images(8))
+    assert "images of the example's size only" in str(net.conversion)
+
+
 def test_network_that_goes_through_its_images_one_by_one() -> None:
     class Loops(nn.Module):
         def __init__(self) -> None:
@@ -151,7 +191,7 @@ def test_network_that_goes_through_its_images_one_by_one() -> None:
 
     net = convert(Loops(), images(8)).eval()
     assert net.conversion.certificate.equivariant and net(images(8)).shape == (2, 6, 8, 8)
-    assert "batches of two images alone" in str(net.conversion)
+    assert "only batches of two images" in str(net.conversion)
 
 
 def test_sizes_that_could_be_taken_for_many_images() -> None:

@@ -96,11 +96,8 @@ def convert(
     with Progress(f"converting {type(model).__name__}") as progress:
         report = Conversion()
         progress("exporting it")
-        network, fixed_batch = _seen(model, args, named, dim, report)
-        if fixed_batch:
-            report.notes.append(
-                "the result takes batches of two images alone, since the network fixes sizes of its own"
-            )
+        network, fixed = _seen(model, args, named, dim, report)
+        report.notes += fixed
         inputs = two_images(args, named)[:2]
         lit = _lit_inputs(network.graph, offset_inputs, offset_groups, dim)
         layout = next(iter(lit.values()))

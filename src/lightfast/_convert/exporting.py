@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import operator
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,23 +29,15 @@ Module = TypeVar("Module", bound=nn.Module)
 
 _ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "baddbmm", "einsum")
 
-_OWN_NUMBERS = (
-    *("conv", "norm", "max_pool", "dropout", "cat", "stack", "softmax", "transpose", "permute", "squeeze", "flatten"),
-    *("linear", "shuffle", "mean", "sum", "elu", "softplus", "clamp", "hardtanh", "lstm", "gru"),
-)
-"""What names of functions hold whose whole numbers are the network's own, whatever the size of the image."""
-
 _PATIENCE, _SECONDS = 20.0, 1.0
 """How long exporting for any positions may take: so many times as running without values, and some seconds."""
 
 _MANY = 1009
 """A number of images that no other size of a network is a multiple of, so that sizes made of it are recognized."""
 
-_CALLS = 3
-"""How many times as often as for two images a network may call a function for many: some go through them one by one."""
 
-_ACCESSORS = ("__get__", "__set__", "size", "stride", "storage_offset", "dim")
-"""What torch itself asks of tensors while it exports."""
+_FIXED_BATCH = "the result takes only batches of two images, since the network fixes sizes of its own"
+_FIXED_SIZE = "the result is for images of the example's size only, since it has numbers that are made of that size"
 
 
 class Exported(NamedTuple):
@@ -55,12 +47,12 @@ class Exported(NamedTuple):
         program: of ATen operations.
         batch: the number of images that it was exported for, which :func:`name_batch` takes out of it; None where sizes
             are symbols, or of two images alone.
-        fixed_batch: whether it takes batches of two images alone.
+        fixed: sentences about sizes of the example that others cannot take the place of.
     """
 
     program: ExportedProgram
     batch: int | None
-    fixed_batch: bool
+    fixed: tuple[str, ...]
 
 
 def sharing_copy(module: Module) -> Module:
@@ -83,27 +75,48 @@ def exported(
         return sharing_copy(model).train(training)
 
     two, named, images = two_images(args, kwargs)
-    start = time.process_time()
-    sizes = _look(copied, two, named)
+    inputs, start = (args, kwargs), time.process_time()
+    sizes = _look(copied, (two, named))
     limit = _PATIENCE * (time.process_time() - start) + _SECONDS
-    if sizes is not None and not _is_multiple(chain(_shapes(model), _shapes_of((two, named)))):
+    of_many = partial(_of_many, images=images)
+    sized = sizes is not None and sizes.differ(_look(copied, (two, named), _twice_as_large(two, dim)))
+    fixed = (_FIXED_SIZE,) if sized else ()
+    if (
+        sizes is not None
+        and not _is_multiple(chain(_shapes(model), _shapes_of((two, named))))
+        and sizes.grow(_look(copied, inputs, of_many, most=len(sizes.calls)))
+    ):
         # A batch of a number that is easily recognized takes a part of the time that a symbol takes.
-        if sizes.written and not sizes.attends and sizes.differ(_look(copied, *_larger((two, named), dim))):
+        if sized and not sizes.attends:
             # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
-            own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
+            own, (many, many_named) = copied(), _of_many_images(inputs, of_many)
             positions = _dynamic(model, many, many_named, range(1, 8))
-            with suppress(ValueError), _at_most(limit, own), _Limit(sizes, own):
-                return Exported(_whole(export(own, many, many_named, dynamic_shapes=positions)), _MANY, False)
+            with suppress(ValueError), _at_most(limit, own):
+                program = _whole(export(own, many, many_named, dynamic_shapes=positions))
+                return Exported(program, _MANY, () if _takes_any_size(program, dim) else fixed)
         # Exporting may have made symbols of the sizes of other inputs without values.
-        own, (many, many_named) = copied(), _of_many_images((args, kwargs), images)
-        with suppress(ValueError), _Limit(sizes, own):
-            return Exported(_whole(export(own, many, many_named)), _MANY, False)
+        own, (many, many_named) = copied(), _of_many_images(inputs, of_many)
+        with suppress(ValueError):
+            return Exported(_whole(export(own, many, many_named)), _MANY, fixed)
     try:
         program = export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1)))
     except ValueError:
         program = export(copied(), two, named)
-    inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
-    return Exported(program, None, all(is_concrete_int(_leading(node.meta.get("val"))) for node in inputs))
+    if all(is_concrete_int(_leading(recorded)) for recorded in _inputs(program)):
+        fixed = (_FIXED_BATCH, *fixed)
+    return Exported(program, None, fixed)
+
+
+def _inputs(program: ExportedProgram) -> list[Any]:
+    """What is recorded of the inputs."""
+    names = program.graph_signature.user_inputs
+    return [node.meta.get("val") for node in program.graph.nodes if node.name in names]
+
+
+def _takes_any_size(program: ExportedProgram, dim: int) -> bool:
+    """Whether all positions of the first input are symbols, none of which torch took for a number."""
+    first = next(recorded for recorded in _inputs(program) if isinstance(recorded, Tensor))
+    return not any(is_concrete_int(size) for axis, size in enumerate(first.shape) if axis not in (0, dim % first.dim()))
 
 
 def _whole(program: ExportedProgram) -> ExportedProgram:
@@ -160,44 +173,19 @@ def _at_most(seconds: float, model: nn.Module) -> Iterator[None]:
         handle.remove()
 
 
-class _Limit(TorchFunctionMode):
-    """Raises an error once a model has called a function of torch much more often than it did for two images."""
-
-    def __init__(self, sizes: _Sizes, model: nn.Module) -> None:
-        super().__init__()
-        self.left = {name: _CALLS * count for name, count in sizes.names.items() if name not in _ACCESSORS}
-        self.runs = False
-        model.register_forward_pre_hook(self._begin)
-
-    def _begin(self, module: nn.Module, args: Any) -> None:
-        self.runs = True
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        if self.runs and name in self.left:
-            self.left[name] -= 1
-            if self.left[name] < 0:
-                raise RuntimeError("the network goes through its images one by one")
-        return func(*args, **(kwargs or {}))
-
-
 @dataclass(eq=False)
 class _Sizes(TorchFunctionMode):
-    """Notices attention, and the whole numbers that functions of torch are given.
+    """Notices attention, and the numbers that functions of torch are given.
 
     Args:
+        most: how many calls there may be; some networks go through their images one by one.
         attends: whether there is attention.
-        written: whether there are numbers that may be sizes, other than that of the batch of two.
-        calls: the name of each function that may be given sizes, and its numbers.
-        names: how often each function was called.
+        calls: the name of each function, and its numbers.
     """
 
+    most: int | None = None
     attends: bool = False
-    written: bool = False
-    calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    names: Counter[str] = field(default_factory=Counter)
+    calls: list[tuple[str, tuple[float, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -206,28 +194,44 @@ class _Sizes(TorchFunctionMode):
         """Whether numbers are others where the image has another size; not where the network insists on one size."""
         return other is not None and other.calls != self.calls
 
+    def grow(self, many: _Sizes | None) -> bool:
+        """Whether every number is the same for many images as for two, or grows with their number."""
+
+        def follows(two: float, of_many: float) -> bool:
+            whole = isinstance(two, int) and isinstance(of_many, int)
+            return two == of_many or (whole and 2 * of_many == _MANY * two)
+
+        if many is None or [name for name, _ in many.calls] != [name for name, _ in self.calls]:
+            return False
+        pairs = zip(self.calls, many.calls, strict=True)
+        return all(len(a) == len(b) and all(map(follows, a, b)) for (_, a), (_, b) in pairs)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        self.names[name] += 1
         self.attends = self.attends or any(key in name for key in _ATTENTION)
-        if name not in _ACCESSORS and not any(key in name for key in _OWN_NUMBERS):
-            numbers = tuple(_numbers(pytree.tree_leaves((args, kwargs))))
-            self.written = self.written or name == "pad" or any(number > 2 for number in numbers)
-            self.calls.append((name, numbers))
+        self.calls.append((name, tuple(_numbers(pytree.tree_leaves((args, kwargs))))))
+        if self.most is not None and len(self.calls) > self.most:
+            raise RuntimeError("the network goes through its images one by one")
         return func(*args, **(kwargs or {}))
 
 
-def _numbers(leaves: Iterable[Any]) -> Iterator[int]:
+def _numbers(leaves: Iterable[Any]) -> Iterator[float]:
     for leaf in leaves:
         if isinstance(leaf, slice):
             yield from _numbers((leaf.start, leaf.stop, leaf.step))
-        elif isinstance(leaf, int):
+        elif isinstance(leaf, int | float):
             yield leaf
 
 
-def _look(copied: Callable[[], nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Sizes | None:
+Shape = Callable[[Tensor], Sequence[int]]
+"""The shape of what takes the place of an input."""
+
+
+def _look(
+    copied: Callable[[], nn.Module], inputs: Any, shape: Shape = lambda leaf: leaf.shape, most: int | None = None
+) -> _Sizes | None:
     """What a model does with sizes, run on tensors without values, in a part of an export's time; None if it fails.
 
     Tensors of the device `meta` are quickest; networks that name a device take those that only claim to be on one.
@@ -241,38 +245,52 @@ def _look(copied: Callable[[], nn.Module], args: tuple[Any, ...], kwargs: dict[s
         return fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
     for mode, without_values in ((torch.device("meta"), as_meta), (fake, as_fake)):
-        model, sizes = copied(), _Sizes()
+        model, sizes = copied(), _Sizes(most)
         own = dict(chain(model.named_parameters(), model.named_buffers()))
         with quiet(), suppress(Exception), torch.no_grad(), mode:
-            state, own_args, own_kwargs = pytree.tree_map(without_values, (own, args, kwargs))
+            state = pytree.tree_map(without_values, own)
+            args, kwargs = _without_values(inputs, shape, None if mode is fake else "meta")
             with sizes:
-                torch.func.functional_call(model, state, own_args, own_kwargs)
+                torch.func.functional_call(model, state, args, kwargs)
             return sizes
     return None
 
 
-def _larger(inputs: Any, dim: int) -> Any:
-    """Inputs with twice as many positions along each axis, where they have as many axes as the first."""
+def _twice_as_large(inputs: Any, dim: int) -> Shape:
+    """Twice as many positions along each axis, where tensors have as many axes as the first."""
     rank = next(leaf.dim() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
 
-    def resize(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.dim() != rank:
+    def shape(leaf: Tensor) -> Sequence[int]:
+        kept = range(leaf.dim()) if leaf.dim() != rank else (0, dim % rank)
+        return [size if axis in kept else 2 * size for axis, size in enumerate(leaf.shape)]
+
+    return shape
+
+
+def _of_many(leaf: Tensor, images: int) -> Sequence[int]:
+    return [_MANY, *leaf.shape[1:]] if leaf.dim() and leaf.shape[0] == images else leaf.shape
+
+
+def _without_values(inputs: Any, shape: Shape, device: str | None = None) -> Any:
+    """Tensors of these shapes in the place of inputs, made in the mode or on the device that holds no values."""
+
+    def empty(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
             return leaf
-        shape = [size if axis in (0, dim % rank) else 2 * size for axis, size in enumerate(leaf.shape)]
-        return torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+        return torch.empty(list(shape(leaf)), dtype=leaf.dtype, device=device or leaf.device)
 
-    return pytree.tree_map(resize, inputs)
+    return pytree.tree_map(empty, inputs)
 
 
-def _of_many_images(inputs: Any, images: int) -> Any:
-    """Inputs without values for many images."""
+def _of_many_images(inputs: Any, shape: Shape) -> Any:
+    """Inputs without values for many images; what is not of images stays as it is."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def resize(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.dim() or leaf.shape[0] != images:
+        if not isinstance(leaf, Tensor) or list(shape(leaf)) == list(leaf.shape):
             return leaf
         with mode:
-            return torch.empty([_MANY, *leaf.shape[1:]], dtype=leaf.dtype, device=leaf.device)
+            return _without_values(leaf, shape)
 
     return pytree.tree_map(resize, inputs)
 

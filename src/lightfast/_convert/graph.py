@@ -29,10 +29,10 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class PlainGraph(NamedTuple):
-    """A network as a graph, and whether it takes batches of the example's size alone."""
+    """A network as a graph, and sentences about sizes of the example that others cannot take the place of."""
 
     network: fx.GraphModule
-    fixed_batch: bool
+    fixed: tuple[str, ...]
 
 
 def plain_graph(
