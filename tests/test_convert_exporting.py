@@ -77,7 +77,21 @@ def _twins_of_other_names(y: Tensor) -> Tensor:
     return y
 
 
-WRITES = [_transposed, _twins_of_other_names, _other_views, _flat, _looked_at_later, _mask, _other_types_and_shapes]
+def _double(y: Tensor) -> Tensor:
+    y.mul_(torch.full((5,), 0.5, dtype=torch.float64)).masked_fill_(y > 1, 0.0)
+    return F.conv2d(y, torch.ones(1, 6, 1, 1))
+
+
+WRITES = [
+    _double,
+    _transposed,
+    _twins_of_other_names,
+    _other_views,
+    _flat,
+    _looked_at_later,
+    _mask,
+    _other_types_and_shapes,
+]
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__.strip("_"))
@@ -88,6 +102,27 @@ def test_writes_through_views_are_taken_apart(
     torch.manual_seed(0)
     model, x = Does(write), torch.randn(3, 3, 5, 5)
     torch.testing.assert_close(capture(model, x)(x), model(x))
+
+
+class _Remembers(nn.Module):
+    scale: Tensor
+
+    def __init__(self, only: bool) -> None:
+        super().__init__()
+        self.conv, self.only_in_training = nn.Conv2d(3, 6, 1), only
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training or not self.only_in_training:
+            self.scale.mul_(0.5)
+        return self.conv(x) * self.scale
+
+
+def test_buffer_that_is_read_and_written() -> None:
+    with pytest.raises(ValueError, match="reads scale, and writes into it with mul_"):
+        convert(_Remembers(only=False), images(8))
+    net = convert(_Remembers(only=True), images(8))
+    assert "in training it does what it does in evaluation" in net.conversion.notes[0]
 
 
 def test_write_into_what_may_be_a_copy_is_left_to_torch() -> None:

@@ -39,7 +39,10 @@ def make_pure(graph: fx.Graph) -> None:
         target = node.target
         if node.op != "call_function" or not isinstance(target, OpOverload):
             continue
-        if not target._schema.returns or (target._schema.is_mutable and node.args[0].op == "get_attr"):
+        counts = target._schema.is_mutable and node.args[0].op == "get_attr"
+        if counts and _is_read(graph, node):
+            raise ValueError(f"the network reads {node.args[0].target}, and writes into it with {operation(node)}")
+        if counts or not target._schema.returns:
             # Checks of shapes, and counters of batches, which the layers keep themselves.
             node.replace_all_uses_with(node.args[0]) if node.users else None
             graph.erase_node(node)
@@ -47,6 +50,13 @@ def make_pure(graph: fx.Graph) -> None:
             _replace_in_place(graph, node, order)
         elif operation(node) in ("reshape_as", "view_as"):
             _write_shape(graph, node, torch.ops.aten.reshape.default)
+
+
+def _is_read(graph: fx.Graph, write: fx.Node) -> bool:
+    """Whether something has a use for the buffer that is written into, or for what the write gives."""
+    buffer = next(iter(write.all_input_nodes)).target
+    same = [node for node in graph.nodes if node.op == "get_attr" and node.target == buffer]
+    return bool(write.users) or any(user is not write for node in same for user in node.users)
 
 
 def _write_shape(graph: fx.Graph, node: fx.Node, target: OpOverload) -> None:
@@ -114,16 +124,30 @@ def _give_new(graph: fx.Graph, node: fx.Node) -> None:
         twin = _pure_twin(node.target)
         if twin is None:
             raise _refusal(node)
+        _keep_type(graph, node, written.meta["val"].dtype)
         node.target = twin
     else:
         source: Any = node.args[1]
         here, there = written.meta["val"], source.meta["val"]
         if here.dtype != there.dtype:
-            with graph.inserting_before(node):
-                source = graph.call_function(torch.ops.aten.to.dtype, (source, here.dtype))
-            source.meta = {**node.meta, "val": there.to(here.dtype)}
+            source = _as_type(graph, node, source, here.dtype)
         node.args, node.kwargs = (source, written), {}
         _write_shape(graph, node, torch.ops.aten.expand.default)
+
+
+def _keep_type(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> None:
+    """Bring what is written to the type of what it is written into, which a new tensor would not keep."""
+    for source in node.all_input_nodes:
+        there = source.meta.get("val")
+        if isinstance(there, torch.Tensor) and there.is_floating_point() and there.dtype != dtype:
+            node.replace_input_with(source, _as_type(graph, node, source, dtype))
+
+
+def _as_type(graph: fx.Graph, before: fx.Node, source: fx.Node, dtype: torch.dtype) -> fx.Node:
+    with graph.inserting_before(before):
+        cast = graph.call_function(torch.ops.aten.to.dtype, (source, dtype))
+    cast.meta = {**before.meta, "val": source.meta["val"].to(dtype)}
+    return cast
 
 
 def _pure_twin(writes: OpOverload) -> OpOverload | None:
