@@ -298,6 +298,16 @@ def test_without_pictures_the_usual_light_is_that_of_the_norm():
     torch.testing.assert_close(FromLog(norm).usual, FromLog(norm, srgb_to_log(pictures)).usual, atol=0.1, rtol=0)
 
 
+def test_pictures_from_log_keep_their_type_and_take_any_size():
+    to_srgb = FromLog(ChannelNorm([0.4] * 3, [0.2] * 3))
+    assert to_srgb(torch.rand(1, 3, 8, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    sizes = {"z": {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}}
+    program = torch.export.export(to_srgb, (torch.rand(2, 3, 8, 10),), dynamic_shapes=sizes)
+    z = torch.rand(2, 3, 12, 9)
+    torch.testing.assert_close(program.module()(z), to_srgb(z))
+    assert FromLog(ChannelNorm(torch.zeros(3, device="meta"), [1.0] * 3).to("meta")).usual.device.type == "meta"
+
+
 def test_pictures_from_log_are_as_exact_under_autocast():
     norm, z = ChannelNorm([0.4] * 3, [0.2] * 3), torch.rand(1, 3, 8, 8) * 8
     with torch.autocast("cpu", torch.bfloat16):

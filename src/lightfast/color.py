@@ -9,7 +9,6 @@ functions that act on each number by itself take any shape.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -388,15 +387,18 @@ class FromLog(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         wide = z if z.dtype == torch.float64 else z.float()
         linear = (self.usual - self._level(wide)[..., None, None] - wide).exp().clamp(max=_BRIGHTEST)
-        return self.norm(linear_to_srgb(linear))
+        return self.norm(linear_to_srgb(linear)).to(z.dtype)
 
     def _level(self, z: Tensor) -> Tensor:
         """`l(z)`, of log RGB (N, 3, H, W): (N, 3)."""
-        return ((-self.power * z).flatten(2).logsumexp(2) - math.log(z.shape[2] * z.shape[3])) / self.power
+        z = z.flatten(2)
+        # About the brightest pixel, so that no power of it overflows.
+        brightest = z.amin(2, keepdim=True)
+        return (self.power * (brightest - z)).exp().mean(2).log() / self.power - brightest[..., 0]
 
     def _level_of(self, norm: ChannelNorm) -> Tensor:
         """The level of normally distributed sRGB, cut to [0, 1]: (3,)."""
-        values = torch.linspace(0, 1, 1001, dtype=norm.mean.dtype)[:, None]
+        values = torch.linspace(0, 1, 1001, dtype=norm.mean.dtype, device=norm.mean.device)[:, None]
         shares = torch.softmax(-((values - norm.mean) / norm.std).square() / 2, 0)
         return (shares * srgb_to_linear(values) ** self.power).sum(0).log() / self.power
 

@@ -14,6 +14,7 @@ from lightfast._experiments.recognition.task import Augmentation
 from lightfast._pipelines.classifier import Classifier
 from lightfast.color import ChannelNorm
 from lightfast.light import relight
+from lightfast.nn._constrained import Constrained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,6 +47,8 @@ def test_what_a_way_starts_from(plain, pictures, way):
         assert moved < 0.05 * begun(images).abs().max()
         assert (begun(images) - plain(images)).abs().max() < 2 * plain(images).abs().max()
     assert all(parameter.requires_grad for parameter in begun.network.parameters())
+    constrained = [module for module in begun.network.modules() if isinstance(module, Constrained)]
+    assert bool(constrained) == (way == "equivariant")
 
 
 def test_a_wrapped_network_starts_with_the_weights_of_the_network(plain, pictures):

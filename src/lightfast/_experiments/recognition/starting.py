@@ -16,12 +16,15 @@ from lightfast._experiments.lights import Images, in_batches
 from lightfast._experiments.recognition.task import Augmentation, RecognitionTask
 from lightfast._pipelines.classifier import Classifier, scores_in
 from lightfast._pipelines.preparation import ColorSpace
-from lightfast.color import ChannelNorm, FromLog, srgb_to_log
+from lightfast.color import ChannelNorm, FromLog, linear_to_srgb, srgb_to_linear, srgb_to_log
 
 __all__ = ["WAYS", "DistillationTask", "Way", "start"]
 
 _MEASURED_IMAGES = 256
 """How many images are enough for their mean color, and to fit layers to features."""
+
+_BRIGHTEST = 4.0
+"""Linear light beyond which a picture about its mean is cut: sRGB of it is about 1.8."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,13 @@ def _same(plain: Classifier, some: Tensor | None) -> Classifier:
 
 
 def _wrapped(plain: Classifier, some: Tensor | None) -> Classifier:
-    return _around(plain, _from_log(plain, some), "log", None)
+    return _around(plain, nn.Sequential(FromLog(plain.prepare.norm, some), _trainable(plain)), "log", None)
 
 
 def _converted(plain: Classifier, some: Tensor | None) -> Classifier:
     example = torch.zeros(2, 3, plain.config["size"], plain.config["size"])
     network = convert(
-        _from_log(plain, some),
+        nn.Sequential(_FromMean(plain.prepare.norm, some), _trainable(plain)),
         example,
         keep="0",
         widths="keep",
@@ -89,6 +92,25 @@ def _converted(plain: Classifier, some: Tensor | None) -> Classifier:
     return _around(plain, network, "log", None)
 
 
+class _FromMean(nn.Module):
+    """Normalized sRGB, from log RGB about its mean: `(srgb(exp(-(z + m))) - mean) / std`, with `m` the usual mean.
+
+    Unlike :class:`~lightfast.color.FromLog` it takes no light away, which is left to the layers behind it: of a network
+    that ignores the light already there would be nothing to convert.
+    """
+
+    usual: Tensor
+
+    def __init__(self, norm: ChannelNorm, images: Tensor | None) -> None:
+        super().__init__()
+        self.norm = ChannelNorm(norm.mean.detach().clone(), norm.std.detach().clone())
+        usual = -srgb_to_linear(norm.mean.clamp(0.01, 1)).log() if images is None else images.mean((0, 2, 3))
+        self.register_buffer("usual", usual.reshape(3, 1, 1))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.norm(linear_to_srgb((-(z + self.usual)).exp().clamp(max=_BRIGHTEST)))
+
+
 def _fresh(plain: Classifier, some: Tensor | None) -> Classifier:
     example = torch.zeros(2, 3, plain.config["size"], plain.config["size"])
     network = convert(_trainable(plain), example, weights="init", widths="keep", output="scores", lifted=True)
@@ -97,11 +119,6 @@ def _fresh(plain: Classifier, some: Tensor | None) -> Classifier:
 
 def _trainable(plain: Classifier) -> nn.Module:
     return plain.network.requires_grad_(True)
-
-
-def _from_log(plain: Classifier, some: Tensor | None) -> nn.Module:
-    """The network behind what makes of log RGB about its mean the pictures that it was trained on."""
-    return nn.Sequential(FromLog(plain.prepare.norm, some), _trainable(plain))
 
 
 def _around(plain: Classifier, network: nn.Module, color: ColorSpace, norm: ChannelNorm | None) -> Classifier:
