@@ -89,18 +89,20 @@ class Plan:
         0.2
         """
         # All values of a part at once: each may be wrong beside the others' old ones.
-        parts: dict[str | None, dict[str, Any]] = {}
+        own: dict[str, Any] = {}
+        parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if name in self.fixed:
                 raise ValueError(f"{name} cannot be set: {self.fixed[name]}")
             part = next((part for part in _PARTS if name in _names(getattr(self, part))), None)
             if name in _names(self):
-                part = None
-            elif part is None:
+                own[name] = _checked(self, name, value)
+            elif part is not None:
+                parts.setdefault(part, {})[name] = _checked(getattr(self, part), name, value)
+            else:
                 known = {*_names(self), *(n for part in _PARTS for n in _names(getattr(self, part)))} - {*self.fixed}
                 raise ValueError(f"a recipe has no {name!r}; it has {', '.join(sorted(known))}")
-            parts.setdefault(part, {})[name] = _checked(getattr(self, part) if part else self, name, value)
-        plan = replace(self, **parts.pop(None, {}))
+        plan = replace(self, **own)
         for part, changes in parts.items():
             plan = replace(plan, **{part: replace(getattr(plan, part), **changes)})
             plan = plan._in_all_recipes({name: value for name, value in changes.items() if name in _DEVICE})
