@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -40,10 +41,15 @@ def without_folders(argument: str) -> str:
 
     >>> without_folders("/home/me/cifar10"), without_folders("--data=../../cifar10/"), without_folders("runs/best")
     ('cifar10', '--data=cifar10', 'runs/best')
+    >>> without_folders("--set=options={'p': '/home/me/x'}"), without_folders("/home/me/x,/home/me/y")
+    ("--set=options={'p': 'x'}", 'x,y')
     """
-    option, equals, value = argument.rpartition("=")
-    path = Path(value)
-    return option + equals + (path.name if path.is_absolute() or ".." in path.parts else value)
+
+    def shown(found: re.Match[str]) -> str:
+        path = Path(found[0])
+        return path.name if path.is_absolute() or ".." in path.parts else found[0]
+
+    return re.sub(r"[^=,'\"\[\](){}]+", shown, argument)
 
 
 def _versions() -> dict[str, str]:
