@@ -33,7 +33,7 @@ PUBLIC = {
         ConstraintKind PoolKind Scope add_offset center group_pool project_weight
     """,
     "lightfast.fields": """
-        Cosines FieldSpec Polynomial RemoveField Ridge add_field field_map field_mean positions project_field
+        Cosines FieldSpec Polynomial RemoveField Ridge add_field field_map field_mean log_level positions project_field
         remove_field
     """,
     "lightfast.color": """

@@ -23,11 +23,11 @@ from lightfast.fields import (
     add_field,
     field_map,
     field_mean,
+    log_level,
     positions,
     project_field,
     remove_field,
 )
-from lightfast.fields._level import log_level
 from lightfast.functional import add_offset, center, group_pool
 
 FIELDS = [0, 1, 2, 3, Cosines(2)]

@@ -9,8 +9,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch.nn import functional as F
 
-from lightfast.fields import field_map
-from lightfast.fields._level import log_level
+from lightfast.fields import field_map, log_level
 
 __all__ = ["GUESSED", "Guess", "fill_with_texture", "membrane", "textured"]
 

@@ -104,7 +104,7 @@ class Classifier(AnyNetwork):
     @property
     def from_log(self) -> nn.Module | None:
         """What follows log RGB, (N, 3, H, W), where light is an offset: the part that `lf.certify` proves things of."""
-        return _FromLog(self) if self.prepare.color == "log" else None
+        return _AfterLog(self) if self.prepare.color == "log" else None
 
     def _scores(self, prepared: Tensor) -> Tensor:
         # A network in low precision gets what was prepared, and centered, in the precision of the images.
@@ -149,7 +149,7 @@ def scores_in(returned: Any) -> Tensor:
     return found
 
 
-class _FromLog(nn.Module):
+class _AfterLog(nn.Module):
     """A classifier from log RGB on."""
 
     def __init__(self, classifier: Classifier) -> None:

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from lightfast import models
 from lightfast._pipelines.pipeline import Pipeline
 from lightfast.color import linear_to_srgb, log_to_linear, srgb_to_linear
-from lightfast.fields import field_map, project_field
-from lightfast.fields._level import log_level
+from lightfast.fields import field_map, log_level, project_field
 
 __all__ = ["HoleEncoding", "Inpainter", "InpainterColor", "Taken", "center_mask"]
 

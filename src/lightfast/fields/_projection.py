@@ -22,7 +22,7 @@ def project_field(x: Tensor, groups: GroupSpec, field: FieldSpec, mask: Tensor |
     Args:
         x: (N, ..., m, ...), with features on axis `dim`; every other axis is one of positions.
         groups: the assignment of the `m` features.
-        field: 0, 1, 2 or a function of positions; see above.
+        field: 0, 1, 2 or a function of positions; see :mod:`lightfast.fields`.
         mask: which positions count, `w`: boolean, or weights from 0 up; broadcastable to `x`, with size 1 on axis
             `dim`. An image where none counts has the field 0.
         dim: the features' axis.

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightfast._compilers import known_to_compilers
 from lightfast.fields._bases import FieldSpec, Ridge, function_of, positions
 
-DEPENDENT = 1e-10
+_DEPENDENT = 1e-10
 """Square of the share of its length that a function must add to those before it, to count as another one."""
 
 _CACHED_VALUES = 2**22
@@ -101,7 +101,7 @@ def inverse(gram: Tensor) -> Tensor:
     """
     count = gram.shape[-1]
     unit = torch.eye(count, dtype=gram.dtype, device=gram.device).expand(gram.shape)
-    least = max(DEPENDENT, 16 * torch.finfo(gram.dtype).eps)
+    least = max(_DEPENDENT, 16 * torch.finfo(gram.dtype).eps)
     columns = gram.new_zeros(*gram.shape[:-1], 0)
     for k in range(count):
         column = unit[..., k : k + 1]
