@@ -102,3 +102,17 @@ def test_estimates_of_several_cameras_each_have_their_own():
         torch.testing.assert_close(densities[own], alone.log_density(logs[own]))
         light, error = alone.posterior(estimates[own], spread[own])
         torch.testing.assert_close((lights[own], expected[own]), (light, error))
+
+
+def test_low_precision_does_not_round_densities():
+    truth = camera(20)[0]
+    prior, logs = LightPrior(truth[:12]), truth[12:].log()[None]
+    wanted = prior.log_density(logs.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(prior.log_density(logs).double(), wanted, atol=2e-4, rtol=0)
+    assert prior.log_density(logs.bfloat16()).dtype == torch.float32
+
+
+def test_no_estimates_are_no_camera():
+    with pytest.raises(ValueError, match="at least one"):
+        LightPrior.from_estimates(torch.ones(0, 3), torch.ones(0))

@@ -240,6 +240,29 @@ def test_a_prior_of_the_camera_draws_answers_to_its_lights(scenes, sure_estimato
         ), name
 
 
+@pytest.mark.parametrize("views", [1, 2, 8])
+def test_each_image_may_have_a_prior_of_its_own(scenes, sure_estimator, views):
+    images = scenes.images[:3]
+    several = Estimator.from_config({**sure_estimator.config, "views": views}).eval()
+    several.load_state_dict(sure_estimator.state_dict())
+    met = F.normalize(torch.rand(3, 5, 3, generator=torch.Generator().manual_seed(0)) + 0.5, dim=2)
+    together = several.confident(images, prior=LightPrior(met))
+    for number in range(3):
+        alone = several.confident(images[number : number + 1], prior=LightPrior(met[number]))
+        for joint, own in zip(together, alone, strict=True):
+            torch.testing.assert_close(joint[number], own[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_prior_is_multiplied_onto_answers_in_linear_colors(scenes):
+    torch.manual_seed(0)
+    options = {"cerberus-local": {"spread": True}}
+    estimator = Estimator("cerberus-local", offset_groups=None, color="linear", options=options).eval()
+    images, prior = scenes.images[:4], LightPrior(F.normalize(torch.tensor([[1.3, 1.0, 0.7], [1.2, 1.0, 0.8]])))
+    with torch.no_grad():
+        known, wanted = estimator.confident(images, prior=prior), prior.posterior(*estimator.confident(images))
+    torch.testing.assert_close(known, wanted)
+
+
 def test_an_estimator_without_confidence_says_so(scenes):
     with pytest.raises(ValueError, match="does not say how sure it is"):
         Estimator("cerberus-local").confident(scenes.images)

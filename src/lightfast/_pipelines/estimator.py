@@ -236,8 +236,8 @@ class Estimator(Pipeline):
         return all(getattr(network, "spread", None) is not None for network in self.networks)
 
     @property
-    def takes_prior(self) -> bool:
-        """Whether a network of it is made to answer with the prior of a camera."""
+    def made_for_prior(self) -> bool:
+        """Whether a network of it was trained to answer with the prior of a camera; all of them can."""
         return any(getattr(network, "sees_prior", False) for network in self.networks)
 
     def for_camera(self, linear_images: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -301,7 +301,7 @@ class Estimator(Pipeline):
         if prior is None or offset is None or not self.says_spread:
             given = [network(views).to(encoded.dtype) for network in self.networks]
         else:
-            given = self._with_prior(views, offset.repeat(self.views, 1), prior)
+            given = self._with_prior(views, offset, prior)
         answers = torch.stack(given).unflatten(1, (self.views, -1))
         if self.encoding.color == "linear":
             answers = F.normalize(answers.float() + 1e-6, dim=3)
@@ -318,18 +318,28 @@ class Estimator(Pipeline):
         distance = (apart - apart.mean(2, keepdim=True)).square().sum(2, keepdim=True)
         squared_angle = distance * (math.degrees(1) ** 2 / 3)
         expected = ((weights * log_spread.exp()).sum(0).square() + (weights * squared_angle).sum(0)).sqrt()
-        return self.encoding.decode(joint, offset), whole * expected[:, 0]
+        light, error = self.encoding.decode(joint, offset), whole * expected[:, 0]
+        # Colors that are not logarithms have no offset, and nothing for a prior to be multiplied onto but the answer.
+        return (light, error) if prior is None or offset is not None else prior.posterior(light, error)
 
     def _with_prior(self, views: Tensor, offset: Tensor, prior: LightPrior) -> list[Tensor]:
-        """What each network answers of all views, (V N, 4), with the prior of the camera."""
+        """What each network answers of all views, (V N, 4), with the prior of the camera; the offset is (N, 3)."""
+
+        def density(answers: Tensor) -> Tensor:
+            # All views of an image have its mean color, and so ask about the same lights.
+            return prior.log_density(-answers[: len(offset)] - offset[:, None]).repeat(self.views, 1)
+
         given = []
-        for network, factor in zip(self.networks, self.calibration, strict=False):
+        for network, factor in zip(self.networks, self.calibration[:-1], strict=True):
             if isinstance(network, models.ChromaHistogram):
-                given.append(network(views, lambda answers: prior.log_density(-answers - offset[:, None])).to(offset))
+                given.append(network(views, density).to(offset))
                 continue
-            answer = network(views).to(offset)
-            light, spread = prior.posterior(self.encoding.decode(answer[:, :3], offset), factor * answer[:, 3].exp())
-            given.append(torch.cat([-light.log() - offset, (spread / factor).log()[:, None]], 1))
+            of_views = []
+            for answer in network(views).to(offset).chunk(self.views):
+                light = self.encoding.decode(answer[:, :3], offset)
+                light, spread = prior.posterior(light, factor * answer[:, 3].exp())
+                of_views.append(torch.cat([-light.log() - offset, (spread / factor).log()[:, None]], 1))
+            given.append(torch.cat(of_views))
         return given
 
     def extra_repr(self) -> str:

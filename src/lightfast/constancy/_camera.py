@@ -106,6 +106,8 @@ class LightPrior:
         above. So where estimates are blurred by their errors, the density is not. A color that multiplies all
         estimates moves the density with them.
         """
+        if not len(lights):
+            raise ValueError("no light at all says nothing of a camera: give estimates (N, 3) of at least one")
         places = _chroma(lights[:: -(-len(lights) // _MOST_PLACES)])
         prior = cls.__new__(cls)._set(places, places.new_full((len(places),), width))
         near = prior._near(_chroma(lights), _variance(spread))
@@ -122,8 +124,14 @@ class LightPrior:
         return self.chroma, self.widths, self.shares
 
     def log_density(self, logs: Tensor) -> Tensor:
-        """The log of the density, but for a constant, at lights (N, P, 3) given by their log RGB, (N, P)."""
-        chroma, widths, shares = (part.to(logs) for part in self._parts)
+        """The log of the density, but for a constant, at lights (N, P, 3) given by their log RGB, (N, P).
+
+        Computed in float32 at least, under autocast too; distances are of coordinates about the middle of the lights.
+        """
+        middle = self.chroma.mean(-2, keepdim=True)
+        kind = {"dtype": torch.promote_types(logs.dtype, torch.float32), "device": logs.device}
+        x = _axes(logs.to(**kind)) - middle.to(**kind)
+        chroma, widths, shares = (part.to(**kind) for part in (self.chroma - middle, self.widths, self.shares))
         precision = widths.square().reciprocal()
         heights = shares * precision
 
@@ -134,8 +142,13 @@ class LightPrior:
             return (near @ heights[..., None]).squeeze(-1)
 
         images = max(1, _MOST_AT_ONCE // (logs.shape[1] * widths.shape[-1]))
-        each = (part.split(images) if self.chroma.ndim > 2 else repeat(part) for part in (chroma, precision, heights))
-        parts = [summed(x, *of_camera) for x, *of_camera in zip(_axes(logs).split(images), *each, strict=False)]
+        places = x.split(images)
+        each = (
+            part.split(images) if self.chroma.ndim > 2 else repeat(part, len(places))
+            for part in (chroma, precision, heights)
+        )
+        with torch.autocast(logs.device.type, enabled=False):
+            parts = [summed(*of_camera) for of_camera in zip(places, *each, strict=True)]
         return torch.cat(parts).clamp(min=_LEAST).log()
 
     def posterior(self, lights: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
