@@ -25,13 +25,21 @@ def test_estimates_follow_offsets(dtype):
 
 
 def test_a_prior_is_multiplied_onto_the_map():
-    network, x = _network(spread=True), torch.randn(3, 3, 24, 32)
-    torch.testing.assert_close(network(x, lambda answers: answers.new_full(answers.shape[:2], 3.0)), network(x))
-    place = network(x)[:, :3] + torch.tensor([0.4, 0.0, -0.2])
-    seen = _network(spread=True, prior=True)
-    assert (seen(x, lambda answers: answers.new_full(answers.shape[:2], 3.0)) - seen(x)).abs().max() > 1e-3
-    narrow = network(x, lambda answers: -1e4 * (answers - place[:, None])[..., ::2].square().sum(2))
-    torch.testing.assert_close(narrow[:, :3], place, atol=0.03, rtol=0)
+    network, made_for_it, x = _network(spread=True), _network(spread=True, prior=True), torch.randn(3, 3, 24, 32)
+    for each in (network, made_for_it):
+        torch.testing.assert_close(each(x, lambda answers: answers.new_full(answers.shape[:2], 3.0)), each(x))
+        place = each(x)[:, :3] + torch.tensor([0.4, 0.0, -0.2])
+        narrow = each(x, lambda answers, place=place: -1e4 * (answers - place[:, None])[..., ::2].square().sum(2))
+        torch.testing.assert_close(narrow[:, :3], place, atol=0.03, rtol=0)
+
+
+def test_a_prior_is_seen_by_networks_that_are_made_for_it():
+    network, x = _network(prior=True), torch.randn(3, 3, 24, 32)
+    seen = []
+    network.down[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    network(x)
+    network(x, lambda answers: -answers.square().sum(2))
+    assert torch.equal(seen[0][:, :5], seen[1][:, :5]) and seen[0][:, 5].std() < 1e-6 < 1e-3 < seen[1][:, 5].std()
 
 
 def test_it_is_proven_equivariant():

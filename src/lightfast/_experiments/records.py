@@ -15,6 +15,9 @@ from lightfast._atomic import replacing, write_json
 RECORD = "evaluation.json"
 """The name of a finished run's record, in its folder."""
 
+SETTINGS = "settings.json"
+"""The name of what all runs in a folder have in common."""
+
 _TENSORS = "tensors.safetensors"
 _OF_NO_MATTER = ("epochs", "log_every", "checkpoint_every", "graph", "compile", "title")
 
@@ -74,7 +77,7 @@ def keep_settings(out: Path, settings: Mapping[str, Any], write: bool) -> None:
 
     Two recipes in one folder would make one table of what cannot be compared.
     """
-    path = out / "settings.json"
+    path = out / SETTINGS
     changed = list(_differences(json.loads(path.read_text(encoding="utf-8")), settings)) if path.exists() else []
     if changed:
         raise ValueError(

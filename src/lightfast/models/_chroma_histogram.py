@@ -36,7 +36,7 @@ class ChromaHistogram(nn.Module):
         dropout: share of the coarsest features that is dropped in training.
         spread: also say how sure the answer is: a fourth output, the log of the reproduction error to expect, in
             degrees. It comes from what no offset changes.
-        prior: made to answer with the prior of a camera, which its U-Net sees as well: a sixth map, of 0 without one.
+        prior: made to answer with the prior of a camera, which its U-Net sees as well: a sixth map, flat without one.
         constrained: for the sake of other networks; there is nothing to constrain, as nothing but the mean color
             answers to offsets.
 
@@ -84,7 +84,9 @@ class ChromaHistogram(nn.Module):
         assert mean_color is not None
         x, known = self._maps(z), self._known(mean_color, prior)
         if self.sees_prior:
-            seen_of_it = torch.zeros_like(x[:, :1]) if known is None else self.bins / 4 * known.softmax(1).sqrt()
+            # Where nothing is known all lights are as likely, as with a density that is the same everywhere.
+            flat = mean_color.new_zeros(len(z), self.bins**2)
+            seen_of_it = self.bins / 4 * (flat if known is None else known).softmax(1).sqrt()
             x = torch.cat([x, seen_of_it.reshape_as(x[:, :1]).to(x.dtype)], 1)
         seen = []
         for number, block in enumerate(self.down):

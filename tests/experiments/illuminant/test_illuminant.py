@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import statistics
 
 import numpy as np
 import pytest
@@ -19,9 +20,12 @@ from lightfast._experiments.illuminant.task import (
     IlluminantTask,
     SceneAugmentation,
     _mixing,
+    _Others,
+    _prior,
     _through_log_sensors,
     even_weights,
 )
+from lightfast._experiments.records import keep_settings
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
 from lightfast.metrics import recovery_error, reproduction_error
 
@@ -397,8 +401,35 @@ def test_networks_go_on_from_other_sets_to_a_camera_with_its_prior(sets, tmp_pat
     for out in (before.out, study.out):
         found = json.loads((out / "results.json").read_text())["summary"]
         assert "general-prior-inside" in found and "statistics-prior-inside" not in found
-    with pytest.raises(ValueError, match="on that one alone"):
-        dataclasses.replace(study, protocol="leave-one-camera-out", tested="", out=tmp_path / "none").run()
+    refused = {
+        "on that one alone": {"protocol": "leave-one-camera-out", "tested": ""},
+        "name it as tested": {"protocol": "leave-one-set-out", "tested": ""},
+        "belongs to": {"plan": plan.with_values({"size": 32})},
+        "goes on with networks": {"start": ""},
+        "no study to go on with": {"start": str(tmp_path)},
+        "networks of other data sets": {"start": str(tmp_path / "another"), "out": study.out},
+        "finish that study": {"start": str(tmp_path / "another")},
+    }
+    keep_settings(tmp_path / "another", {"plan": "another"}, write=True)
+    for number, (said, values) in enumerate(refused.items()):
+        with pytest.raises(ValueError, match=said):
+            dataclasses.replace(study, **({"out": tmp_path / str(number)} | values)).run()
+
+
+def test_cameras_with_a_single_fold_are_estimated_as_if_nothing_was_known(sets, tmp_path):
+    alone = dataclasses.replace(sets, folds=torch.where(sets.cameras == 0, 0, sets.folds))
+    plan = PLANS["known-cameras"].with_steps(1).with_values({"size": 16, "views": 1, "batch_size": 4})
+    study = Illuminant(alone, plan, tmp_path, ["histogram"], protocol="pooled", progress=False, say=str)
+    for record in study.run():
+        first = alone.cameras[record["test"]] == 0
+        assert torch.equal(record["known"][first], record["estimates"][0][first])
+        assert torch.equal(record["known_spread"][first], record["spread"][first])
+        assert (record["known"][~first] != record["estimates"][0][~first]).any(1).all()
+
+
+def test_a_prior_is_for_networks_that_say_how_sure_they_are():
+    with pytest.raises(ValueError, match="set a confidence"):
+        PLANS["best"].with_values({"prior": True})
 
 
 def test_an_image_is_learned_with_what_others_of_its_camera_say(sets):
@@ -409,7 +440,8 @@ def test_an_image_is_learned_with_what_others_of_its_camera_say(sets):
     def loss(scenes):
         task, generator = IlluminantTask(scenes, encoding, plain, prior=True), torch.Generator().manual_seed(0)
         batch = task.batch(torch.arange(len(scenes)), generator)
-        return batch[4], task.loss(network, batch)[1]["reproduction"]
+        everything_known = (*batch[:5], torch.ones_like(batch[5]))
+        return batch[4], task.loss(network, everything_known)[1]["reproduction"]
 
     met, error = loss(sets)
     own, cameras = sets.illuminants[:, None], [sets.illuminants[sets.cameras == camera] for camera in sets.cameras]
@@ -422,6 +454,34 @@ def test_an_image_is_learned_with_what_others_of_its_camera_say(sets):
         dataclasses.replace(sets, illuminants=same, images=sets.images * (same / sets.illuminants)[..., None, None])
     )
     assert told < 0.5 * error, "where a camera has one light, the others tell it"
+
+
+def test_some_images_are_learned_as_those_of_a_camera_that_nobody_knows(sets):
+    plan = PLANS["known-cameras"].with_values({"size": 16})
+    network = plan.estimator("histogram", 0).networks[0].eval()
+    encoding = SceneEncoding("log", size=16)
+    task, generator = IlluminantTask(sets, encoding, SceneAugmentation(), prior=True), torch.Generator().manual_seed(0)
+    shares, seen = [], None
+    for _ in range(20):
+        batch = task.batch(torch.arange(len(sets)), generator)
+        shares.append(float(batch[5].mean()))
+        seen = batch
+    assert 0.75 < statistics.fmean(shares) < 0.95
+    encoded, offset, lights, _, met, known = seen
+    answers = network(encoded, _prior(met, known, lights, offset))
+    without = network(encoded)
+    assert torch.equal(answers[known == 0], without[known == 0]) and len(known.unique()) == 2
+    assert (answers - without)[known == 1].abs().amax(1).min() > 0
+
+
+@pytest.mark.parametrize("count", [2, 5, 96, 98, 140, 301])
+def test_other_images_of_a_camera_are_not_seen_twice(count):
+    others = _Others.by(torch.zeros(count, dtype=torch.int64))
+    found = others.of(torch.arange(count), torch.Generator().manual_seed(0))
+    for own, these in enumerate(found.tolist()):
+        assert own not in these and len({*these}) == min(96, count - 1)
+    with pytest.raises(ValueError, match="but one image"):
+        _Others.by(torch.tensor([0, 0, 1]))
 
 
 def test_another_black_level_moves_channels_by_shares_of_their_mean(scenes):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -38,14 +39,14 @@ from lightfast._experiments.illuminant.evaluation import (
     mean_light,
     measure,
 )
-from lightfast._experiments.illuminant.plans import NETWORKS, PLANS
+from lightfast._experiments.illuminant.plans import GOING_ON, NETWORKS, PLANS
 from lightfast._experiments.illuminant.protocols import PROTOCOLS, Split, left_out, splits_of
 from lightfast._experiments.illuminant.report import evaluation_table, illuminant_report
 from lightfast._experiments.illuminant.several_lights import evaluate_pictures
 from lightfast._experiments.illuminant.task import IlluminantTask, even_weights
 from lightfast._experiments.plan import scaled
 from lightfast._experiments.provenance import provenance
-from lightfast._experiments.records import Record, Run, run_folder
+from lightfast._experiments.records import SETTINGS, Record, Run, run_folder
 from lightfast._experiments.report import Report
 from lightfast._experiments.study import Study, Training, option
 from lightfast._experiments.summary import Summary
@@ -99,9 +100,14 @@ class Illuminant(Study):
         return draw_scenes() if data is None else load_scenes(data)
 
     def __post_init__(self) -> None:
-        """Complain about a protocol that there is none of."""
+        """Complain about a protocol that there is none of, and a recipe for networks that are not there."""
         if self.protocol not in (*PROTOCOLS, "all"):
             raise ValueError(f"the protocol is one of {', '.join(PROTOCOLS)}, or all; not {self.protocol!r}")
+        if self.plan.name in GOING_ON and not self.start:
+            raise ValueError(
+                f"the recipe {self.plan.name} goes on with networks that were trained before: name the folder of their "
+                "leave-one-set-out study with `lightfast reproduce illuminant --start`"
+            )
 
     def parts(self) -> list[Illuminant]:
         """A study for each protocol, in a folder of its own; `all` are those that the data suits."""
@@ -113,8 +119,17 @@ class Illuminant(Study):
     def about_data(self) -> dict[str, Any]:
         scenes = self.data
         about = {"data": scenes.name, "images": len(scenes), "cameras": scenes.camera_names}
-        said = {"tested": self.tested, "start": "networks of other data sets" if self.start else ""}
+        said = {"tested": self.tested, "start": self._settings_of_start()}
         return {**about, "protocol": self.protocol, **{name: text for name, text in said.items() if text}}
+
+    def _settings_of_start(self) -> str:
+        """What tells the networks that are gone on with from others: a digest of the settings of their study."""
+        if not self.start:
+            return ""
+        settings = Path(self.start) / SETTINGS
+        if not settings.is_file():
+            raise ValueError(f"{self.start} is no study to go on with: it has no {SETTINGS}")
+        return f"networks of other data sets, {sha256(settings.read_bytes()).hexdigest()[:12]}"
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -147,14 +162,27 @@ class Illuminant(Study):
 
     def make(self, run: Run, folder: Path) -> Training:
         train = self._splits[run.split].train
+        estimator = self.plan.estimator(run.kind, run.seed)
         if self.start:
-            before = run_folder(Path(self.start), (run.kind, run.seed, left_out(self.data, train)))
-            estimator = Estimator.load(before).train()
-        else:
-            estimator = self.plan.estimator(run.kind, run.seed)
+            estimator = self._started(run, estimator)
         task, recipe = self._task(estimator, run.kind, train)
         share = self.plan.small if self.protocol == "per-camera" and not self.added else 1.0
         return Training(estimator, task, scaled(recipe, share), estimator.networks[0])
+
+    def _started(self, run: Run, fresh: Estimator) -> Estimator:
+        """The network of another study that is gone on with in place of a fresh one, which it has to be like."""
+        before = run_folder(Path(self.start), (run.kind, run.seed, left_out(self.data, self._splits[run.split])))
+        if not (before / "model.json").is_file():
+            raise ValueError(f"{self.start} has no trained network {before.name}: finish that study first")
+        estimator = Estimator.load(before).train()
+        unlike = [name for name, value in fresh.config.items() if estimator.config[name] != value]
+        if unlike:
+            name = unlike[0]
+            raise ValueError(
+                f"{before.name} was made with {name} {estimator.config[name]}, and the recipe {self.plan.name} goes on "
+                f"with {name} {fresh.config[name]}: train with the recipe that it belongs to"
+            )
+        return estimator
 
     def _task(self, estimator: Estimator, kind: str, train: Tensor) -> tuple[IlluminantTask, Any]:
         plan = self.plan.plan_for(kind)
@@ -182,14 +210,18 @@ class Illuminant(Study):
         estimates = estimates_under_light(pipeline.to(self.device).eval(), self._scenes, test, lights)
         record = {"estimates": estimates, "test": test}
         if pipeline.says_spread:
-            record["spread"] = confident_estimates(pipeline, self._scenes, test)[1]
-        if pipeline.takes_prior:
-            record |= self._known(pipeline, test)
+            light, record["spread"] = confident_estimates(pipeline, self._scenes, test)
+            if pipeline.made_for_prior:
+                record |= self._known(pipeline, test, light, record["spread"])
         return record
 
-    def _known(self, pipeline: Estimator, test: Tensor) -> Record:
-        """Estimates of test images with the prior of each camera, and the errors to expect."""
-        lights, spread = torch.full((len(self.data), 3), 3**-0.5), torch.ones(len(self.data))
+    def _known(self, pipeline: Estimator, test: Tensor, light: Tensor, error: Tensor) -> Record:
+        """Estimates of test images with the prior of each camera, and the errors to expect.
+
+        They are as without one, as given, where the index has no other fold of the camera to know it by.
+        """
+        lights, spread = torch.zeros(len(self.data), 3), torch.zeros(len(self.data))
+        lights[test], spread[test] = light, error
         for places, prior in priors(self.data, test):
             lights[places], spread[places] = confident_estimates(pipeline, self._scenes, places, prior.to(self.device))
         return {"known": lights[test], "known_spread": spread[test]}

@@ -76,7 +76,7 @@ class IlluminantPlan(Plan):
         confidence: how much the loss of what networks say of their own error counts; at 0 they say nothing.
         even: how evenly cameras and lights are seen, from 0 (as they come) to 1.
         distill: share of the loss that is of the teacher's answer, where there is a teacher.
-        prior: make histograms that answer with the prior of a camera, and train them so.
+        prior: make histograms that answer with the prior of a camera, and train them so; with confidence alone.
         small: the share of the steps that networks trained on a single camera have.
         own: values that single kinds of network have instead, by their names.
     """
@@ -100,6 +100,11 @@ class IlluminantPlan(Plan):
         **Plan.fixed,
         "own": "what is set by name holds for all networks, in place of their own values",
     }
+
+    def __post_init__(self) -> None:
+        """Complain about a prior for networks that do not say how sure they are."""
+        if self.prior and not self.confidence:
+            raise ValueError("networks that are made for a prior say how sure they are: set a confidence above 0")
 
     def estimator(self, name: str, seed: int, members: int = 1, details: Mapping[str, Any] | None = None) -> Estimator:
         """A fresh estimator of the kind of that name."""
@@ -234,3 +239,6 @@ PLANS: dict[str, IlluminantPlan] = {
 }
 """By name: `best` for NUS, `cameras` for several data sets, `known-cameras` and `one-camera` for cameras of which
 lights are known, `demo` for the scenes that the project draws."""
+
+GOING_ON = ("one-camera",)
+"""The recipes for networks that were trained on other data sets before."""

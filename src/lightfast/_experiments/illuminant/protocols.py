@@ -93,9 +93,9 @@ def splits_of(
     return splits
 
 
-def left_out(scenes: LitScenes, places: Tensor) -> str:
-    """The split of `leave-one-set-out` that has not seen the scenes at `places`, which are of one set."""
-    number, *more = scenes.sets[places].unique().tolist()
+def left_out(scenes: LitScenes, split: Split) -> str:
+    """The split of `leave-one-set-out` that has seen no scene of this one, whose scenes are of one set."""
+    number, *more = scenes.sets[torch.cat([split.train, split.test])].unique().tolist()
     if more:
         raise ValueError("networks that have not seen a data set are gone on with on that one alone: name it as tested")
     return _without(scenes.set_names[number])

@@ -15,11 +15,13 @@ from lightfast._experiments.data.lit_scenes import LitScenes
 from lightfast._pipelines.estimator import Estimator, SceneEncoding
 from lightfast.constancy import LightPrior
 
-Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None]
+Batch = tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 _LOG_SPREAD = -3.0, 4.5
 _DARKEST = 1e-3
 _MET = 96
+_UNKNOWN = 0.15
+"""The share of images that are learned without a prior, as those of a camera that nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class IlluminantTask:
         confidence: how much the loss of the spread counts that networks say.
         teacher: an estimator to learn from, beside the truth.
         distill: share of the loss that is of the teacher's answer.
-        prior: for a network that is made to answer with the prior of a camera: each image is learned with what some
-            other images of its camera say.
+        prior: for a network that is made to answer with the prior of a camera: most images are learned with what some
+            other images of their camera say, and some without.
     """
 
     def __init__(
@@ -107,7 +109,8 @@ class IlluminantTask:
         """What the network sees (B, 3, S, S), the log RGB to add to its answer (B, 3), and the true light (B, 3).
 
         The log RGB is that of the balanced image, None for networks on linear RGB. Then what a teacher says of the
-        balanced image (B, 3), and lights of the same camera (B, K, 3); None without a teacher or a prior.
+        balanced image (B, 3), lights of the same camera (B, K, 3), and 1 where they are known and 0 where not (B);
+        None without a teacher or a prior.
         """
         how, picked = self.augmentation, self._weighed(indices, generator)
         places = self.chosen[picked]
@@ -140,8 +143,11 @@ class IlluminantTask:
         taught = None if self.teacher is None else self.teacher.from_reduced(images)
         if self.encoding.color == "linear":
             images = images * lights[:, :, None, None]
-        met = None if self.others is None else self.illuminants[self.chosen[self.others.of(picked, generator)]]
-        return *self.encoding.encode(images), lights, taught, met
+        met = known = None
+        if self.others is not None:
+            met = self.illuminants[self.chosen[self.others.of(picked, generator)]]
+            known = (_uniform(1, images, generator)[0].flatten() >= _UNKNOWN).to(lights)
+        return *self.encoding.encode(images), lights, taught, met, known
 
     def _weighed(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Indices that follow the weights: number `i` of `M` is where they sum to `(i + u) / M`, `u` in [0, 1).
@@ -176,8 +182,11 @@ class IlluminantTask:
         to a constant and a factor of 2, if errors are isotropic in log chroma and their density falls exponentially
         with the angle `θ`. It is least where `s` is the mean of `θ`. Nothing of it reaches the light that they answer.
         """
-        encoded, offset, lights, taught, met = batch
-        answer = model(encoded) if met is None or offset is None else model(encoded, _prior(met, lights, offset))
+        encoded, offset, lights, taught, met, known = batch
+        if met is None or known is None or offset is None:
+            answer = model(encoded)
+        else:
+            answer = model(encoded, _prior(met, known, lights, offset))
         estimate = self.encoding.decode(answer[:, :3], offset)
         white = torch.ones_like(lights)
         # Relative to the true light: of a balanced image the estimate is that already.
@@ -199,10 +208,13 @@ class IlluminantTask:
         return loss, values
 
 
-def _prior(met: Tensor, lights: Tensor, offset: Tensor) -> Callable[[Tensor], Tensor]:
-    """The log density of lights (B, K, 3) at answers (B, P, 3) for balanced images, as they were lit (B, 3)."""
-    known, there = LightPrior(met), lights.log() - offset
-    return lambda answers: known.log_density(there[:, None] - answers)
+def _prior(met: Tensor, known: Tensor, lights: Tensor, offset: Tensor) -> Callable[[Tensor], Tensor]:
+    """The log density of lights (B, K, 3) at answers (B, P, 3) for balanced images, as they were lit (B, 3).
+
+    It is flat where `known` (B) is 0.
+    """
+    density, there = LightPrior(met).log_density, lights.log() - offset
+    return lambda answers: known[:, None] * density(there[:, None] - answers)
 
 
 class _Others(NamedTuple):
@@ -215,7 +227,9 @@ class _Others(NamedTuple):
 
     @classmethod
     def by(cls, cameras: Tensor) -> _Others:
-        """For scenes by these cameras (M,)."""
+        """For scenes by these cameras (M,), of each at least two."""
+        if int(cameras.bincount()[cameras].min()) < 2:
+            raise ValueError("a camera of which there is but one image has no other lights to know it by")
         order = cameras.argsort(stable=True)
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
@@ -227,11 +241,11 @@ class _Others(NamedTuple):
 
     def of(self, picked: Tensor, generator: torch.Generator) -> Tensor:
         """Some others (B, K) of the scenes (B,), spread evenly over those of the camera; none twice if there are K."""
-        steps = torch.rand((len(picked), _MET), generator=generator, device=generator.device).to(picked.device)
-        steps = (steps + torch.arange(_MET, device=picked.device)) / _MET
-        first, count = self.first[picked][:, None], self.count[picked][:, None]
-        away = 1 + (steps * (count - 1)).long().clamp(max=count - 2)
-        return self.order[first + (self.place[picked][:, None] - first + away) % count]
+        start = torch.rand((len(picked), 1), generator=generator, device=generator.device).to(picked.device)
+        first, others = self.first[picked][:, None], self.count[picked][:, None] - 1
+        steps = torch.arange(_MET, device=picked.device) * others // _MET
+        away = 1 + ((start * others).long() + steps) % others
+        return self.order[first + (self.place[picked][:, None] - first + away) % (others + 1)]
 
 
 def even_weights(scenes: LitScenes, chosen: Tensor, share: float, width: float = 0.1) -> Tensor:
