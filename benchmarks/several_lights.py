@@ -31,6 +31,9 @@ from lightfast.constancy import LightPrior
 _LIGHTS = 8
 """Of each picture, that make up a prior."""
 
+_STIFFNESSES = (0.02, 0.05, 0.2)
+"""Without any, windows that see a corner alone do not determine a plane; pictures that are seen all over need none."""
+
 
 @torch.no_grad()
 def main() -> None:
@@ -51,7 +54,7 @@ def main() -> None:
             p.name: estimator.window_lights(p.image[None], p.known[None], Windows(across, part), prior)
             for p, prior in zip(pictures, known, strict=True)
         }
-        for stiffness in (0.0, 0.02, 0.05, 0.2):
+        for stiffness in _STIFFNESSES:
             windows = Windows(across, part, stiffness)
 
             def answer(picture: LitPicture, windows: Windows = windows, said: dict[str, Any] = said) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """A plane of light through what an estimator says of parts of a picture."""
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -63,3 +64,21 @@ def test_lights_of_the_camera_draw_the_plane_to_them():
     )
     there = met[:1].expand_as(before)
     assert recovery_error(after, there).mean() < 0.5 * recovery_error(before, there).mean()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 64), (6, 64), (8, 8), (0, 0)])
+def test_a_plane_does_not_run_away_from_the_part_that_is_seen(rows, columns, known):
+    estimator, light = lf.pretrained("illuminant").eval(), torch.tensor([[0.6, 0.7, 0.3]])
+    generator = torch.Generator().manual_seed(0)
+    walls = 0.1 + torch.rand(2, 1, 16, 16, generator=generator) + 0.3 * torch.rand(2, 3, 16, 16, generator=generator)
+    images = F.interpolate(walls, (64, 64)) * light[..., None, None]
+    mask = torch.ones(2, 1, 64, 64, dtype=torch.bool)
+    mask[1, :, rows:] = mask[1, :, :, columns:] = False
+    prior = lf.constancy.LightPrior(light + 0.03 * torch.randn(20, 3, generator=generator)) if known else None
+    plane = estimator.light_plane(images, mask, prior=prior)
+    errors = recovery_error(pixels(plane), light.expand(2 * 64 * 64, 3)).unflatten(0, (2, -1))
+    assert errors[0].max() < 10
+    # Of a picture of which nothing is seen, nothing can be known but that it has one light.
+    assert errors[1].max() < 15 if rows else errors[1].max() - errors[1].min() < 0.1

@@ -24,8 +24,8 @@ EstimatorColor = Literal["linear", "log"]
 
 _DIHEDRAL = 8
 _WINDOWS = Windows()
-_WINDOWS_KNOWN = Windows(7, 0.25, stiffness=0.0)
-"""With a prior, smaller ones are sure enough, and the plane need not be stiff (results/illuminant/several-lights)."""
+_WINDOWS_KNOWN = Windows(7, 0.25, stiffness=0.02)
+"""With a prior, smaller ones are sure enough, and the plane may be less stiff (results/illuminant/several-lights)."""
 
 _UNSURE = "this estimator does not say how sure it is: train its networks with confidence above 0"
 

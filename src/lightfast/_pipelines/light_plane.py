@@ -32,8 +32,8 @@ class Windows(NamedTuple):
         """The plane of least squares through what is known at the boxes' centers, at every pixel.
 
         With `y` and `x` from -1 to 1 over the picture, `a + b y + c x` has the least `Σ w_k |l_k - l(y_k, x_k)|²`
-        `+ s Σ w_k (|b|² + |c|²)`: where windows say little, or disagree, it is flat. What is added to all `l_k` is
-        added to the plane.
+        `+ s Σ w_k (|b|² + |c|²)`: where windows say little, or disagree, or see a corner alone, it is flat. What is
+        added to all `l_k` is added to the plane.
 
         Args:
             logs: `l`, (K, N, 3).
@@ -44,6 +44,8 @@ class Windows(NamedTuple):
             (N, 3, *size).
         """
         boxes = torch.tensor(self.boxes(size[0], size[1]), dtype=logs.dtype, device=logs.device)
+        # Where nothing counts at all, all windows say as much.
+        weights = weights.clamp(min=torch.finfo(weights.dtype).tiny)
         y, x = ((boxes[:, n : n + 2].mean(1) * 2 / side - 1) for n, side in ((0, size[0]), (2, size[1])))
         terms = torch.stack([torch.ones_like(y), y, x], 1)
         weighed = (weights / weights.sum(0)).T[:, None] * terms.T
