@@ -313,3 +313,10 @@ def test_pictures_from_log_are_as_exact_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         low = FromLog(norm)(z)
     torch.testing.assert_close(low, FromLog(norm)(z))
+
+
+def test_from_log_refuses_what_is_not_srgb():
+    with pytest.raises(ValueError, match="three channels"):
+        FromLog(ChannelNorm([0.5], [0.2]))
+    with pytest.raises(ValueError, match="above 0"):
+        FromLog(ChannelNorm([0.5] * 3, [0.2] * 3), power=0.0)

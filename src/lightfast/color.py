@@ -380,6 +380,10 @@ class FromLog(nn.Module):
 
     def __init__(self, norm: ChannelNorm, images: Tensor | None = None, power: float = _POWER) -> None:
         super().__init__()
+        if len(norm.mean) != 3:
+            raise ValueError(f"sRGB has three channels, but this normalization has {len(norm.mean)}")
+        if not power > 0:
+            raise ValueError(f"the power of a mean of brightness is above 0, not {power}")
         self.norm, self.power = ChannelNorm(norm.mean.detach().clone(), norm.std.detach().clone()), power
         usual = self._level_of(self.norm) if images is None else self._level(images).mean(0)
         self.register_buffer("usual", usual.to(self.norm.mean.dtype).reshape(3, 1, 1))

@@ -118,3 +118,9 @@ def test_the_study_from_the_command_line(tmp_path, run):
         ("original", 0, 0), ("wrapped", 0, 0), ("wrapped", 1, 1),
     ]  # fmt: skip
     assert (tmp_path / "out" / "plain" / "model.json").exists()
+
+
+@pytest.mark.parametrize("lengths", [1, (), (0, "x"), (1.5,), (-1,)])
+def test_lengths_are_numbers_of_epochs(lengths):
+    with pytest.raises(ValueError, match="numbers of epochs"):
+        FineTuning.plans["usual"].with_values({"lengths": lengths})

@@ -63,6 +63,14 @@ class FineTuningPlan(Plan):
 
     fixed: ClassVar = {**Plan.fixed, "plain_recipe": "it is as long as --steps makes it, and has no values to set"}
 
+    def __post_init__(self) -> None:
+        """Complain about lengths that are no numbers of epochs."""
+        lengths: Any = self.lengths
+        if not isinstance(lengths, tuple) or not lengths or any(type(n) is not int or n < 0 for n in lengths):
+            raise ValueError(
+                f"lengths are numbers of epochs, such as lengths=0,1,3,10 or lengths=1, (with a comma); not {lengths!r}"
+            )
+
 
 _RECIPE: dict[str, Any] = {"nesterov": True, "weight_decay": 5e-4, "schedule": "cosine", "checkpoint_every": 500}
 
