@@ -58,14 +58,22 @@ def plain_graph(
     try:
         network = _pure(program, model, training)
     except SharedWrite:
-        # Torch itself can take writes into parts of tensors apart, which takes as long as exporting.
-        with quiet():
-            program = program.run_decompositions({})
-        network = _pure(program, model, training)
+        network = _pure(_taken_apart(program), model, training)
     if batch is not None:
         name_batch(network, batch)
+    network.recompile()
     args, kwargs, _ = two_images(args, kwargs)
     return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
+
+
+def _taken_apart(program: ExportedProgram) -> ExportedProgram:
+    """The program without writes, as torch itself takes them apart, which takes as long as exporting."""
+    with quiet():
+        try:
+            return program.run_decompositions({})
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"torch cannot take its writes into tensors apart: {reason}") from error
 
 
 def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.GraphModule:
@@ -78,7 +86,7 @@ def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.Grap
     _name_stochastic_depth(network)
     if training:
         _keep_random_modules(network, model)
-    make_pure(network.graph)
+    make_pure(network.graph, training)
     _transpose_after_layers(network.graph)
     _images_first(network.graph)
     _follow_type(network, model)
