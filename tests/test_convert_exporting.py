@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from lightfast._convert import convert, exporting
+from lightfast._convert.blocks import StochasticDepth
 from lightfast._convert.exporting import exported
 from lightfast._convert.graph import plain_graph
+from lightfast._convert.nodes import operation
 from tests import zoo
 from tests.zoo import kinds
 from tests.zoo.steps import images
@@ -248,6 +250,44 @@ def test_networks_whose_dropout_is_off_share_its_input() -> None:
             return y
 
     _assert_is_the_graph_of(Drops(), torch.randn(3, 3, 5, 5), training=False)
+
+
+class _SharesNorm(nn.Module):
+    """One norm for two maps, as in heads that are shared between levels, then what is done to the map."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor] = lambda y: y, depth: bool = False) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), nn.Conv2d(6, 6, 1)
+        self.drop, self.function, self.depth = nn.Dropout(0.3), function, depth
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = (self.head(self.norm(self.conv(y)).relu()) for y in (x, F.max_pool2d(x, 2)))
+        if self.training and self.depth:
+            first = first / 0.5 * (0.5 + torch.rand(first.shape[0], 1, 1, 1)).floor()
+        return self.function(self.drop(first)), second
+
+
+def _layers(net: nn.Module) -> set[type]:
+    return {type(module) for module in net.modules()}
+
+
+@pytest.mark.parametrize("function", [lambda y: y, _diagonal], ids=["plainly", "and writes that torch takes apart"])
+def test_norms_that_are_called_twice_stay_layers(function: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    net, x = convert(_SharesNorm(function), images(8)), torch.randn(4, 3, 8, 8)
+    assert not net.conversion.notes and nn.Dropout in {base for layer in _layers(net) for base in layer.__mro__}
+    net.train()(x)
+    assert net.get_buffer("norm.num_batches_tracked") == 2 and net.get_buffer("norm.running_mean").any()
+
+
+def test_stochastic_depth_beside_a_norm_that_is_called_twice() -> None:
+    assert StochasticDepth in _layers(convert(_SharesNorm(depth=True), images(8)))
+
+
+def test_norms_in_evaluation_are_layers_where_torch_takes_writes_apart() -> None:
+    network = _assert_is_the_graph_of(_SharesNorm(_diagonal), torch.randn(3, 3, 8, 8), training=False)
+    assert isinstance(network, fx.GraphModule)
+    assert [operation(node) for node in network.graph.nodes].count("batch_norm") == 2
 
 
 class _Remembers(nn.Module):

@@ -283,6 +283,10 @@ def _undo_decompositions(graph: fx.Graph) -> None:
     """Batch norm and dropout as layers do them, where taking writes apart has left their functional forms."""
     wanted = {
         "_native_batch_norm_legit_functional": lambda a: (torch.ops.aten.batch_norm.default, (*a, False)),
+        "_native_batch_norm_legit_no_training": lambda a: (
+            torch.ops.aten.batch_norm.default,
+            (*a[:5], False, *a[5:], False),
+        ),
         "native_dropout": lambda a: (torch.ops.aten.dropout.default, a),
     }
     for node in list(graph.nodes):
@@ -294,10 +298,21 @@ def _undo_decompositions(graph: fx.Graph) -> None:
             if user.args[1] == 0:
                 user.replace_all_uses_with(node)
             else:
-                # Statistics, which the layer updates itself, and the mask of dropout.
-                for writer in list(user.users):
-                    graph.erase_node(writer)
+                _drop_statistics(graph, node, user)
             graph.erase_node(user)
+
+
+def _drop_statistics(graph: fx.Graph, norm: fx.Node, updated: fx.Node) -> None:
+    """Take out what writes the statistics of a norm, which the layer does itself, in each of its calls."""
+    for writer in [user for user in updated.users if operation(user) == "copy_"]:
+        graph.erase_node(writer)
+    calls = {user for user in updated.users if operation(user) == "_native_batch_norm_legit_functional"}
+    if calls != set(updated.users):
+        raise ValueError(f"the network reads what {operation(norm)} gives beside its output")
+    for call in calls:
+        buffer = norm.args[call.args.index(updated)]
+        assert isinstance(buffer, fx.Node)
+        call.replace_input_with(updated, buffer)
 
 
 def _transpose_after_layers(graph: fx.Graph) -> None:
