@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
@@ -288,6 +289,22 @@ def test_norms_in_evaluation_are_layers_where_torch_takes_writes_apart() -> None
     network = _assert_is_the_graph_of(_SharesNorm(_diagonal), torch.randn(3, 3, 8, 8), training=False)
     assert isinstance(network, fx.GraphModule)
     assert [operation(node) for node in network.graph.nodes].count("batch_norm") == 2
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_norms_that_average_over_all_batches(lifted: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6, momentum=None), nn.Dropout(0.5))
+    net = convert(model, images(8), output="equivariant", lifted=lifted)
+    assert not net.conversion.notes and model[1].momentum is None
+    batches, last = [images(8) * number for number in (1, 2, 3)], deepcopy(net).train()
+    norm, of_last = (next(m for m in n.train().modules() if isinstance(m, nn.BatchNorm2d)) for n in (net, last))
+    of_last.momentum = 1.0
+    variances = []
+    for x in batches:
+        net(x), last(x)
+        variances.append(of_last.running_var.clone())
+    assert norm.momentum is None and norm.num_batches_tracked == 3
+    torch.testing.assert_close(norm.running_var, torch.stack(variances).mean(0))
 
 
 class _Remembers(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from copy import deepcopy
 from operator import getitem
@@ -16,7 +17,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
-from lightfast._convert.exporting import exported, name_batch
+from lightfast._convert.exporting import exported, name_batch, sharing_copy
 from lightfast._convert.nodes import operation, stack_of, tensor_at
 from lightfast._convert.writes import SharedWrite, make_pure
 from lightfast._response.interpreter import concrete
@@ -54,7 +55,7 @@ def plain_graph(
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-    program, batch, fixed = exported(model, args, kwargs, dim, training)
+    program, batch, fixed = exported(_with_momentum(model), args, kwargs, dim, training)
     try:
         network = _pure(program, model, training)
     except SharedWrite:
@@ -64,6 +65,24 @@ def plain_graph(
     network.recompile()
     args, kwargs, _ = two_images(args, kwargs)
     return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
+
+
+def _with_momentum(model: nn.Module) -> nn.Module:
+    """The model, or a copy in which norms that average over all batches so far have a momentum that is no number.
+
+    Theirs is one over the number of batches in training, which cannot be traced, and 0 in evaluation, which would be
+    taken for the momentum of a layer that never moves.
+    """
+
+    def averages(module: nn.Module) -> bool:
+        return getattr(module, "momentum", 0.0) is None and getattr(module, "running_mean", None) is not None
+
+    if not any(map(averages, model.modules())):
+        return model
+    marked = sharing_copy(model)
+    for module in filter(averages, marked.modules()):
+        module.momentum = math.nan  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    return marked
 
 
 def _taken_apart(program: ExportedProgram) -> ExportedProgram:
