@@ -323,15 +323,16 @@ def _undo_decompositions(graph: fx.Graph) -> None:
 
 def _drop_statistics(graph: fx.Graph, norm: fx.Node, updated: fx.Node) -> None:
     """Take out what writes the statistics of a norm, which the layer does itself, in each of its calls."""
-    for writer in [user for user in updated.users if operation(user) == "copy_"]:
-        graph.erase_node(writer)
-    calls = {user for user in updated.users if operation(user) == "_native_batch_norm_legit_functional"}
-    if calls != set(updated.users):
-        raise ValueError(f"the network reads what {operation(norm)} gives beside its output")
-    for call in calls:
-        buffer = norm.args[call.args.index(updated)]
-        assert isinstance(buffer, fx.Node)
-        call.replace_input_with(updated, buffer)
+    # Statistics are at the same place among what it takes and what it gives.
+    place: Any = updated.args[1]
+    buffer = norm.args[place]
+    for user in list(updated.users):
+        if operation(user) == "copy_" and user.args[0] is buffer:
+            graph.erase_node(user)
+        elif operation(user) == "_native_batch_norm_legit_functional" and isinstance(buffer, fx.Node):
+            user.replace_input_with(updated, buffer)
+        else:
+            raise ValueError(f"the network reads what {operation(norm)} gives beside its output")
 
 
 def _transpose_after_layers(graph: fx.Graph) -> None:

@@ -209,7 +209,8 @@ class _Memory:
 
 
 def _values(node: fx.Node) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
 
 
 def _is_off(node: fx.Node) -> bool:
