@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from copy import deepcopy
 from operator import getitem
@@ -16,7 +17,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
-from lightfast._convert.exporting import exported, name_batch
+from lightfast._convert.exporting import exported, name_batch, sharing_copy
 from lightfast._convert.nodes import operation, stack_of, tensor_at
 from lightfast._convert.writes import SharedWrite, make_pure
 from lightfast._response.interpreter import concrete
@@ -54,18 +55,44 @@ def plain_graph(
     Raises:
         ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
     """
-    program, batch, fixed = exported(model, args, kwargs, dim, training)
+    program, batch, fixed = exported(_with_momentum(model), args, kwargs, dim, training)
     try:
         network = _pure(program, model, training)
     except SharedWrite:
-        # Torch itself can take writes into parts of tensors apart, which takes as long as exporting.
-        with quiet():
-            program = program.run_decompositions({})
-        network = _pure(program, model, training)
+        network = _pure(_taken_apart(program), model, training)
     if batch is not None:
         name_batch(network, batch)
+    network.recompile()
     args, kwargs, _ = two_images(args, kwargs)
     return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
+
+
+def _with_momentum(model: nn.Module) -> nn.Module:
+    """The model, or a copy in which norms that average over all batches so far have a momentum that is no number.
+
+    Theirs is one over the number of batches in training, which cannot be traced, and 0 in evaluation, which would be
+    taken for the momentum of a layer that never moves.
+    """
+
+    def averages(module: nn.Module) -> bool:
+        return getattr(module, "momentum", 0.0) is None and getattr(module, "running_mean", None) is not None
+
+    if not any(map(averages, model.modules())):
+        return model
+    marked = sharing_copy(model)
+    for module in filter(averages, marked.modules()):
+        module.momentum = math.nan  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    return marked
+
+
+def _taken_apart(program: ExportedProgram) -> ExportedProgram:
+    """The program without writes, as torch itself takes them apart, which takes as long as exporting."""
+    with quiet():
+        try:
+            return program.run_decompositions({})
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"torch cannot take its writes into tensors apart: {reason}") from error
 
 
 def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.GraphModule:
@@ -78,7 +105,7 @@ def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.Grap
     _name_stochastic_depth(network)
     if training:
         _keep_random_modules(network, model)
-    make_pure(network.graph)
+    make_pure(network.graph, training)
     _transpose_after_layers(network.graph)
     _images_first(network.graph)
     _follow_type(network, model)
@@ -275,6 +302,10 @@ def _undo_decompositions(graph: fx.Graph) -> None:
     """Batch norm and dropout as layers do them, where taking writes apart has left their functional forms."""
     wanted = {
         "_native_batch_norm_legit_functional": lambda a: (torch.ops.aten.batch_norm.default, (*a, False)),
+        "_native_batch_norm_legit_no_training": lambda a: (
+            torch.ops.aten.batch_norm.default,
+            (*a[:5], False, *a[5:], False),
+        ),
         "native_dropout": lambda a: (torch.ops.aten.dropout.default, a),
     }
     for node in list(graph.nodes):
@@ -286,10 +317,22 @@ def _undo_decompositions(graph: fx.Graph) -> None:
             if user.args[1] == 0:
                 user.replace_all_uses_with(node)
             else:
-                # Statistics, which the layer updates itself, and the mask of dropout.
-                for writer in list(user.users):
-                    graph.erase_node(writer)
+                _drop_statistics(graph, node, user)
             graph.erase_node(user)
+
+
+def _drop_statistics(graph: fx.Graph, norm: fx.Node, updated: fx.Node) -> None:
+    """Take out what writes the statistics of a norm, which the layer does itself, in each of its calls."""
+    # Statistics are at the same place among what it takes and what it gives.
+    place: Any = updated.args[1]
+    buffer = norm.args[place]
+    for user in list(updated.users):
+        if operation(user) == "copy_" and user.args[0] is buffer:
+            graph.erase_node(user)
+        elif operation(user) == "_native_batch_norm_legit_functional" and isinstance(buffer, fx.Node):
+            user.replace_input_with(updated, buffer)
+        else:
+            raise ValueError(f"the network reads what {operation(norm)} gives beside its output")
 
 
 def _transpose_after_layers(graph: fx.Graph) -> None:

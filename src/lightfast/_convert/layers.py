@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,7 +109,7 @@ def unary_layer(
 
     Args:
         name: of the operation.
-        call: its arguments.
+        call: its arguments; of a norm that averages over all batches so far, the momentum is no number.
         sizes: the input's shape.
         weight: the scale that the operation takes, or None.
         groups: the assignment of the input.
@@ -131,7 +132,8 @@ def unary_layer(
         return source.GroupNorm(call["num_groups"], sizes[1], eps=call["eps"], affine=weight is not None, **offsets)
     layer = getattr(source, f"{'BatchNorm' if name == 'batch_norm' else 'InstanceNorm'}{rank}d")
     tracked = call["running_mean"] is not None
-    return layer(sizes[1], call["eps"], call["momentum"], weight is not None, tracked, **offsets)
+    momentum = None if math.isnan(call["momentum"]) else call["momentum"]
+    return layer(sizes[1], call["eps"], momentum, weight is not None, tracked, **offsets)
 
 
 def plain_layer(name: str, call: dict[str, Any]) -> Attention | None:

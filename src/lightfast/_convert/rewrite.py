@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -107,6 +108,11 @@ class Rewriter(LinearLayers):
             fits = False
         parameters = {key: call.get(key) for key in ("weight", "bias", "running_mean", "running_var")}
         if any(isinstance(p, fx.Node) and not self._is_parameter(p) for p in parameters.values()):
+            if math.isnan(call.get("momentum", 0.0)):
+                raise ValueError(
+                    f"{self._path(node, name)} averages statistics over all batches, with weights that are computed: "
+                    "give it a momentum instead of None"
+                )
             self._other(node, name)
             return
         tensors = {key: self._parameter(p) for key, p in parameters.items()}
