@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from lightfast._commands import app
 from lightfast._convert import convert, coverage, libraries
+from lightfast._convert import sweep as sweeping
 from lightfast._convert.libraries import Network, networks, one_per_family
 from lightfast._convert.sweep import Row, count_layers, measured_error, sweep
 from tests.zoo import kinds
@@ -28,6 +30,25 @@ def test_every_network_has_a_row() -> None:
     assert good.seconds > 0 and good.export_seconds > 0 and good.error is not None and good.error < 1e-12
     assert not decides.converts and "cannot be exported" in decides.reason
     assert not large.converts and "memory" in large.reason
+
+
+def test_network_whose_result_does_not_run_does_not_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("it has no such size")
+
+    def converted(model: nn.Module, example: Tensor) -> nn.Module:
+        net: Any = nn.Sequential(Fails())
+        net.conversion = convert(model, example).conversion
+        return net
+
+    told: Any = SimpleNamespace(rows=[])
+    told.send = told.rows.append
+    monkeypatch.setattr(sweeping, "convert", converted)
+    monkeypatch.setattr(sweeping, "_set_limits", lambda *_: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    sweeping._convert_one(LIBRARY, "good", 60, 4, told)
+    assert not told.rows[-1].converts and told.rows[-1].reason == "its result does not run: it has no such size"
 
 
 def test_network_that_takes_too_long_is_given_up() -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -35,9 +36,12 @@ _PATIENCE, _SECONDS = 20.0, 1.0
 _MANY = 1009
 """A number of images that no other size of a network is a multiple of, so that sizes made of it are recognized."""
 
+_ENDLESS = 2**31
+"""What no bound on a size reaches."""
 
-_FIXED_BATCH = "the result takes only batches of two images, since the network fixes sizes of its own"
-_FIXED_SIZE = "the result is for images of the example's size only, since it has numbers that are made of that size"
+FIXED_BATCH = "the result takes only batches of two images, since the network fixes sizes of its own"
+FIXED_SIZE = "the result is for images of the example's size only, since it has numbers that are made of that size"
+SEVERAL_IMAGES = "the result is for two images or more, since the network does something else with one alone"
 
 
 class Exported(NamedTuple):
@@ -55,19 +59,31 @@ class Exported(NamedTuple):
     fixed: tuple[str, ...]
 
 
+class Way(NamedTuple):
+    """One way to export a network.
+
+    Args:
+        export: does so, or raises ValueError with the reason.
+        any_size: whether positions are symbols.
+    """
+
+    export: Callable[[], Exported]
+    any_size: bool = False
+
+
 def sharing_copy(module: Module) -> Module:
     """A copy that has the module's own parameters and buffers, which nothing writes into."""
     with quiet():
         return deepcopy(module, {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())})
 
 
-def exported(
+def ways(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, training: bool = True
-) -> Exported:
-    """Export a copy of the model in one mode, for any batch, and any positions if it has no attention.
+) -> Iterator[Way]:
+    """The ways to export a copy of the model in one mode, the quickest first, and the one that assumes least last.
 
-    Raises:
-        ValueError: with the reason, where the model cannot be exported.
+    What comes out is to be compared with the model: sizes that are computed within torch's own functions, or that
+    decide what is done, are not seen here.
     """
 
     def copied() -> nn.Module:
@@ -78,33 +94,78 @@ def exported(
     inputs, start = (args, kwargs), time.process_time()
     sizes = _look(copied, (two, named))
     limit = _PATIENCE * (time.process_time() - start) + _SECONDS
-    of_many = partial(_of_many, images=images)
-    sized = sizes is not None and sizes.differ(_look(copied, (two, named), _twice_as_large(two, dim)))
-    fixed = (_FIXED_SIZE,) if sized else ()
+    sized = sizes is not None and sizes.differ(_look_at_larger(copied, (two, named), dim, sizes))
+    fixed = (FIXED_SIZE,) if sized else ()
+    of_many = partial(of_images, images=images, number=_MANY)
+
+    def for_any_size() -> Exported:
+        own, (many, many_named) = copied(), _of_many_images(inputs, of_many)
+        positions = _dynamic(model, many, many_named, range(1, 8))
+        with _at_most(limit, own):
+            program = _whole(export(own, many, many_named, dynamic_shapes=positions))
+        return Exported(program, _MANY, () if _takes_any_size(program, dim) else (FIXED_SIZE,))
+
+    def for_many() -> Exported:
+        # Exporting may have made symbols of the sizes of other inputs without values.
+        own, (many, many_named) = copied(), _of_many_images(inputs, of_many)
+        return Exported(_whole(export(own, many, many_named)), _MANY, fixed)
+
+    symbolic: list[Exported] = []
+
+    def for_any_batch() -> Exported:
+        try:
+            program = export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1)))
+        except ValueError:
+            program = export(copied(), two, named)
+        symbolic.append(Exported(program, None, (*_about_batch(program), *fixed)))
+        return symbolic[0]
+
     if (
         sizes is not None
         and not _is_multiple(chain(_shapes(model), _shapes_of((two, named))))
-        and sizes.grow(_look(copied, inputs, of_many, most=len(sizes.calls)))
+        and sizes.grow(_look(copied, inputs, of_many, sizes, most=len(sizes.calls)))
     ):
-        # A batch of a number that is easily recognized takes a part of the time that a symbol takes.
+        # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
         if sized and not sizes.attends:
-            # Symbolic sizes of windows and tokens would take minutes; those of maps a few times as long as numbers.
-            own, (many, many_named) = copied(), _of_many_images(inputs, of_many)
-            positions = _dynamic(model, many, many_named, range(1, 8))
-            with suppress(ValueError), _at_most(limit, own):
-                program = _whole(export(own, many, many_named, dynamic_shapes=positions))
-                return Exported(program, _MANY, () if _takes_any_size(program, dim) else fixed)
-        # Exporting may have made symbols of the sizes of other inputs without values.
-        own, (many, many_named) = copied(), _of_many_images(inputs, of_many)
-        with suppress(ValueError):
-            return Exported(_whole(export(own, many, many_named)), _MANY, fixed)
-    try:
-        program = export(copied(), two, named, dynamic_shapes=_dynamic(model, two, named, range(1)))
-    except ValueError:
-        program = export(copied(), two, named)
-    if all(is_concrete_int(_leading(recorded)) for recorded in _inputs(program)):
-        fixed = (_FIXED_BATCH, *fixed)
-    return Exported(program, None, fixed)
+            yield Way(for_any_size, any_size=True)
+        # A batch of a number that is easily recognized takes a part of the time that a symbol takes.
+        yield Way(for_many)
+        if not sized and not sizes.attends:
+            yield Way(for_any_size, any_size=True)
+    yield Way(for_any_batch)
+    if symbolic:
+        yield Way(lambda: symbolic[0]._replace(program=taken_apart(symbolic[0].program)))
+
+
+def depends_on_mode(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the network calls other functions in training than in evaluation."""
+    looks = [_look(lambda mode=mode: sharing_copy(model).train(mode), (args, kwargs)) for mode in (True, False)]
+    names = [[name for name, _ in look.calls] if look else None for look in looks]
+    return names[0] != names[1]
+
+
+def taken_apart(program: ExportedProgram) -> ExportedProgram:
+    """The program without writes into tensors, by torch itself, which takes as long as exporting."""
+    with quiet():
+        return program.run_decompositions({})
+
+
+def _about_batch(program: ExportedProgram) -> tuple[str, ...]:
+    """What is to be said of the numbers of images that a program with a symbol for it takes."""
+    numbers = [_leading(recorded) for recorded in _inputs(program)]
+    if all(map(is_concrete_int, numbers)):
+        return (FIXED_BATCH,)
+    most = [bound for number in numbers if (bound := _most(program, number)) is not None]
+    return tuple(
+        f"the result is for at most {bound} images, since the network does something else with more"
+        for bound in sorted(most)[:1]
+    )
+
+
+def _most(program: ExportedProgram, size: int | torch.SymInt) -> int | None:
+    """The bound that a decision of the network has put on a symbol."""
+    known = program.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
+    return int(known.upper) if known is not None and bool(known.upper < _ENDLESS) else None
 
 
 def _inputs(program: ExportedProgram) -> list[Any]:
@@ -114,9 +175,10 @@ def _inputs(program: ExportedProgram) -> list[Any]:
 
 
 def _takes_any_size(program: ExportedProgram, dim: int) -> bool:
-    """Whether all positions of the first input are symbols, none of which torch took for a number."""
+    """Whether all positions of the first input are symbols without bound, none of which torch took for a number."""
     first = next(recorded for recorded in _inputs(program) if isinstance(recorded, Tensor))
-    return not any(is_concrete_int(size) for axis, size in enumerate(first.shape) if axis not in (0, dim % first.dim()))
+    sizes = [size for axis, size in enumerate(first.shape) if axis not in (0, dim % first.dim())]
+    return not any(is_concrete_int(size) or _most(program, size) is not None for size in sizes)
 
 
 def _whole(program: ExportedProgram) -> ExportedProgram:
@@ -133,7 +195,7 @@ def name_batch(network: fx.GraphModule, batch: int) -> None:
     named: dict[int, fx.Node] = {}
 
     def name(leaf: Any) -> Any:
-        if type(leaf) is not int or leaf <= 0 or leaf % batch:
+        if type(leaf) is not int or leaf == 0 or leaf % batch:
             return leaf
         if leaf not in named:
             after = first if leaf == batch else name(batch)
@@ -179,11 +241,13 @@ class _Sizes(TorchFunctionMode):
 
     Args:
         most: how many calls there may be; some networks go through their images one by one.
+        on_meta: whether tensors are of the device `meta`; a look that is compared with another is taken likewise.
         attends: whether there is attention.
         calls: the name of each function, and its numbers.
     """
 
     most: int | None = None
+    on_meta: bool = True
     attends: bool = False
     calls: list[tuple[str, tuple[float, ...]]] = field(default_factory=list)
 
@@ -221,8 +285,8 @@ def _numbers(leaves: Iterable[Any]) -> Iterator[float]:
     for leaf in leaves:
         if isinstance(leaf, slice):
             yield from _numbers((leaf.start, leaf.stop, leaf.step))
-        elif isinstance(leaf, int | float):
-            yield leaf
+        elif isinstance(leaf, int | float | np.integer):
+            yield leaf if isinstance(leaf, float) else int(leaf)
 
 
 Shape = Callable[[Tensor], Sequence[int]]
@@ -230,7 +294,11 @@ Shape = Callable[[Tensor], Sequence[int]]
 
 
 def _look(
-    copied: Callable[[], nn.Module], inputs: Any, shape: Shape = lambda leaf: leaf.shape, most: int | None = None
+    copied: Callable[[], nn.Module],
+    inputs: Any,
+    shape: Shape = lambda leaf: leaf.shape,
+    before: _Sizes | None = None,
+    most: int | None = None,
 ) -> _Sizes | None:
     """What a model does with sizes, run on tensors without values, in a part of an export's time; None if it fails.
 
@@ -244,31 +312,40 @@ def _look(
     def as_fake(leaf: Any) -> Any:
         return fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
-    for mode, without_values in ((torch.device("meta"), as_meta), (fake, as_fake)):
-        model, sizes = copied(), _Sizes(most)
+    for on_meta, mode, without_values in ((True, torch.device("meta"), as_meta), (False, fake, as_fake)):
+        if before is not None and before.on_meta is not on_meta:
+            continue
+        model, sizes = copied(), _Sizes(most, on_meta)
         own = dict(chain(model.named_parameters(), model.named_buffers()))
         with quiet(), suppress(Exception), torch.no_grad(), mode:
             state = pytree.tree_map(without_values, own)
-            args, kwargs = _without_values(inputs, shape, None if mode is fake else "meta")
+            args, kwargs = _without_values(inputs, shape, "meta" if on_meta else None)
             with sizes:
                 torch.func.functional_call(model, state, args, kwargs)
             return sizes
     return None
 
 
-def _twice_as_large(inputs: Any, dim: int) -> Shape:
-    """Twice as many positions along each axis, where tensors have as many axes as the first."""
+def _look_at_larger(copied: Callable[[], nn.Module], inputs: Any, dim: int, before: _Sizes) -> _Sizes | None:
+    """At about twice as many positions along each axis: an odd number, by which decisions show, if the network can."""
+    odd = _look(copied, inputs, resized(inputs, dim, lambda size: 2 * size + 1), before)
+    return odd or _look(copied, inputs, resized(inputs, dim, lambda size: 2 * size), before)
+
+
+def resized(inputs: Any, dim: int, to: Callable[[int], int]) -> Shape:
+    """Another number of positions along each axis, where tensors have as many axes as the first."""
     rank = next(leaf.dim() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
 
     def shape(leaf: Tensor) -> Sequence[int]:
         kept = range(leaf.dim()) if leaf.dim() != rank else (0, dim % rank)
-        return [size if axis in kept else 2 * size for axis, size in enumerate(leaf.shape)]
+        return [size if axis in kept else to(size) for axis, size in enumerate(leaf.shape)]
 
     return shape
 
 
-def _of_many(leaf: Tensor, images: int) -> Sequence[int]:
-    return [_MANY, *leaf.shape[1:]] if leaf.dim() and leaf.shape[0] == images else leaf.shape
+def of_images(leaf: Tensor, images: int, number: int) -> Sequence[int]:
+    """The shape with another number of images, where it is of images."""
+    return [number, *leaf.shape[1:]] if leaf.dim() and leaf.shape[0] == images else leaf.shape
 
 
 def _without_values(inputs: Any, shape: Shape, device: str | None = None) -> Any:

@@ -17,16 +17,30 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
-from lightfast._convert.exporting import exported, name_batch, sharing_copy
-from lightfast._convert.nodes import operation, stack_of, tensor_at
+from lightfast._convert.checking import Witness
+from lightfast._convert.exporting import (
+    FIXED_BATCH,
+    FIXED_SIZE,
+    SEVERAL_IMAGES,
+    depends_on_mode,
+    name_batch,
+    sharing_copy,
+    taken_apart,
+    ways,
+)
+from lightfast._convert.nodes import operation, stack_of
 from lightfast._convert.writes import SharedWrite, make_pure
-from lightfast._response.interpreter import concrete
 from lightfast._tracing import quiet, two_images
 
 _RANDOM_LAYERS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "scaled_dot_product_attention")
 """Operations that draw at random in training, and of which layers are made that do not in evaluation."""
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+_UNLIKE = (
+    "what can be seen of {} is not what it computes: {}. It should do the same for every number of images, and with "
+    "nothing but its inputs and weights"
+)
 
 
 class PlainGraph(NamedTuple):
@@ -44,6 +58,9 @@ def plain_graph(
     In-place operations are replaced by pure ones. Modules that draw random numbers by themselves (stochastic depth) are
     kept as calls, since only they know what to do in evaluation. Shapes of the example are recorded in `meta["val"]`.
 
+    What comes out has computed what the model computes: in evaluation mode, for three images, for one, and for another
+    size unless it is said that it is for the example's alone.
+
     Args:
         model: the network, which may share its parameters with what comes out.
         args: an example of its inputs.
@@ -53,18 +70,62 @@ def plain_graph(
             evaluation. What draws random numbers in evaluation does so in either mode, and may stay among operations.
 
     Raises:
-        ValueError: with the reason, where the model cannot be exported or has side effects that cannot be removed.
+        ValueError: with the reason, where the model cannot be exported, has side effects that cannot be removed, or
+            where what was exported computes something else.
     """
-    program, batch, fixed = exported(_with_momentum(model), args, kwargs, dim, training)
+    witness, found, reason = Witness(model, args, kwargs, dim), None, ValueError()
+    two, named, _ = two_images(args, kwargs)
+    for way in ways(_with_momentum(model), args, kwargs, dim, training):
+        if found is not None and not way.any_size:
+            continue
+        try:
+            program, batch, fixed = way.export()
+        except ValueError as error:
+            reason = error
+            continue
+        network = _rewritten(program, model, training, batch)
+        images = 2 if FIXED_BATCH in fixed else witness.takes(made_for=batch or 2)
+        if difference := witness.differs(network, images, training):
+            if training and depends_on_mode(model, two, named):
+                raise ValueError(f"in training it does something else, by which {difference}")
+            reason = ValueError(_UNLIKE.format(type(model).__name__, difference))
+            continue
+        fixed += _found_fixed(witness, network, images, fixed, training)
+        found = found if found and FIXED_SIZE in fixed else PlainGraph(network, fixed)
+        if FIXED_SIZE not in fixed:
+            break
+    if found is None:
+        raise reason
+    propagate(found.network, two, named)
+    return found
+
+
+def _found_fixed(
+    witness: Witness, network: fx.GraphModule, images: int, fixed: tuple[str, ...], training: bool
+) -> tuple[str, ...]:
+    """What else is to be said about sizes, where the graph does not compute what the network computes for others."""
+    if FIXED_BATCH in fixed:
+        larger, single = FIXED_SIZE not in fixed and witness.differs(network, 2, training, larger=True), ""
+    else:
+        larger = None if FIXED_SIZE in fixed else witness.differs(network, 1, training, larger=True)
+        single = "" if larger == "" else witness.differs(network, 1, training)
+        if single and larger:
+            larger = witness.differs(network, images, training, larger=True)
+    return (*[FIXED_SIZE] * bool(larger), *[SEVERAL_IMAGES] * bool(single))
+
+
+def _rewritten(program: ExportedProgram, model: nn.Module, training: bool, batch: int | None) -> fx.GraphModule:
+    """The program as a module, in pure operations, for any number of images."""
     try:
         network = _pure(program, model, training)
     except SharedWrite:
-        network = _pure(_taken_apart(program), model, training)
+        network = _pure(taken_apart(program), model, training)
     if batch is not None:
         name_batch(network, batch)
+    # What torch checks before each call is that sizes are those of the export.
+    network._forward_pre_hooks.clear()
     network.recompile()
-    args, kwargs, _ = two_images(args, kwargs)
-    return PlainGraph(_propagated(network, args, kwargs, batch), fixed)
+    return network
 
 
 def _with_momentum(model: nn.Module) -> nn.Module:
@@ -85,16 +146,6 @@ def _with_momentum(model: nn.Module) -> nn.Module:
     return marked
 
 
-def _taken_apart(program: ExportedProgram) -> ExportedProgram:
-    """The program without writes, as torch itself takes them apart, which takes as long as exporting."""
-    with quiet():
-        try:
-            return program.run_decompositions({})
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            raise ValueError(f"torch cannot take its writes into tensors apart: {reason}") from error
-
-
 def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.GraphModule:
     """The program as a module, in pure operations, with the calls of random modules kept."""
     with quiet():
@@ -102,38 +153,14 @@ def _pure(program: ExportedProgram, model: nn.Module, training: bool) -> fx.Grap
     assert isinstance(network, fx.GraphModule)
     _inline_regions(network)
     _undo_decompositions(network.graph)
-    _name_stochastic_depth(network)
     if training:
+        _name_stochastic_depth(network)
         _keep_random_modules(network, model)
     make_pure(network.graph, training)
     _transpose_after_layers(network.graph)
     _images_first(network.graph)
     _follow_type(network, model)
     network.graph.eliminate_dead_code()
-    return network
-
-
-def _propagated(
-    network: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], batch: int | None
-) -> fx.GraphModule:
-    """The network with the shapes of the example recorded: those that exporting has seen, where it has seen all."""
-
-    def for_two(size: Any) -> Any:
-        return 2 * (size // batch) if batch is not None and type(size) is int and size % batch == 0 else size
-
-    def concretely(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            shape = [for_two(concrete(size)) for size in leaf.shape]
-            return torch.empty(shape, dtype=leaf.dtype, device="meta")
-        return for_two(leaf.node.hint if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) else leaf)
-
-    nodes = [node for node in network.graph.nodes if node.op != "output"]
-    if all("val" in node.meta or node.op == "get_attr" for node in nodes):
-        for node in nodes:
-            held = tensor_at(network, str(node.target)) if node.op == "get_attr" else node.meta["val"]
-            node.meta["val"] = pytree.tree_map(concretely, held)
-    else:
-        propagate(network, args, kwargs)
     return network
 
 
@@ -165,8 +192,7 @@ class _Shapes(fx.Interpreter):
         return _on_meta(super().fetch_attr(target))
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": torch.device("meta")}
+        args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("meta"), (args, kwargs))
         return super().call_function(target, args, kwargs)
 
 

@@ -42,7 +42,7 @@ class Row:
         name: in its library.
         family: in its library.
         built: whether the library could make it here, and run it.
-        converts: whether it does.
+        converts: whether it does, and the result runs.
         seconds: of processor time for the conversion, whether it succeeds or not.
         export_seconds: of one `torch.export` of the network in evaluation mode, before; 0 where that fails.
         verdict: the kinds of its outputs' responses, as certified: `invariant`, `equivariant`.
@@ -174,6 +174,12 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
         tell.send(replace(row, seconds=_since(start), reason=_sentence(error)))
         return
     tell.send(row)
+    try:
+        with quiet(), torch.no_grad():
+            deepcopy(net).eval()(torch.cat([example, example])[:2])
+    except Exception as error:
+        tell.send(replace(row, converts=False, reason=f"its result does not run: {_sentence(error)}"))
+        return
     with quiet(), suppress(Exception):
         error = measured_error(net, example)
         # Outputs of an untrained network may be infinite, which measures nothing.
