@@ -598,6 +598,27 @@ def test_what_does_not_compute_the_same_is_refused(monkeypatch: pytest.MonkeyPat
     assert not model.scale.any()
 
 
+@pytest.mark.parametrize(("taken", "seen"), [(1, {65}), (32, {65, 64}), (128, {65, 64, 128})])
+def test_large_images_are_compared_in_smaller_ones(taken: int, seen: set[int]) -> None:
+    """As far as a network takes them, here in multiples of a number."""
+    sizes = set[int]()
+
+    class Multiples(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if type(x) is Tensor and not x.is_meta:
+                sizes.add(x.shape[2])
+            if x.shape[2] % taken:
+                raise ValueError("cannot be halved as often")
+            return self.conv(x)
+
+    plain_graph(Multiples(), (images(128),), {})
+    assert sizes == seen
+
+
 def test_comparing_changes_nothing() -> None:
     class Counts(nn.Module):
         calls: Tensor

@@ -23,9 +23,20 @@ _TOLERANCE = 1e-3
 _TIES = 0.01
 """The part of a result in whole numbers that may differ, since a maximum of equals depends on rounding."""
 
+_LARGE = 128
 
-def odd_and_larger(size: int) -> int:
-    return size + max(size // 4, 2) | 1
+EXAMPLE = -1
+"""The size of the example, among the sizes that a witness knows."""
+
+
+def _odd(size: int) -> int:
+    """Half as large, which takes a fourth of the time, or more where half would leave next to nothing."""
+    return size // 2 | 1 if size >= _LARGE else size + max(size // 4, 2) | 1
+
+
+def _even(size: int) -> int:
+    """For networks that halve images several times: likewise, in multiples of 32."""
+    return size // 64 * 32 if size >= _LARGE else 2 * size
 
 
 class _Seen(NamedTuple):
@@ -51,59 +62,65 @@ class Witness:
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> None:
         self._model, self._inputs = model, (args, kwargs)
         self._count = next(leaf.shape[0] for leaf in pytree.tree_leaves(self._inputs) if isinstance(leaf, Tensor))
-        self._larger = [resized(self._inputs, dim, to) for to in (odd_and_larger, lambda size: 2 * size)]
+        self._sizes = [resized(self._inputs, dim, to) for to in (_odd, _even)]
         self._values = {id(p): _varied(p) for p in model.parameters() if _is_constant(p)}
         self._seen: dict[tuple[int, int], _Seen | Exception] = {}
         self._at_random = True
 
-    def takes(self, made_for: int | None) -> int:
-        """A number of images that the network takes, another than a graph was made for if it can."""
-        numbers, failure = sorted(_NUMBERS, key=lambda number: number == made_for), None
+    def takes(self, made_for: int | None, any_number: bool, any_size: bool) -> tuple[int, int]:
+        """A number of images and a size that the network takes.
+
+        Args:
+            made_for: how many images a graph was made for. Another number is better.
+            any_number: whether the graph is for any number of images, or for that of two images alone.
+            any_size: whether the graph may be for any size. Another size than the example's is better then, whose
+                numbers may be written into the graph.
+        """
+        numbers = sorted(_NUMBERS, key=lambda number: number == made_for) if any_number else [2]
+        sizes, failure = (*range(len(self._sizes)), EXAMPLE) if any_size else (EXAMPLE,), None
         for at_random in (self._at_random, False):
             self._at_random = at_random
             for images in numbers:
-                failure = self._of_model(images)
-                if isinstance(failure, _Seen):
-                    return images
+                for size in sizes:
+                    failure = self._of_model(images, size)
+                    if isinstance(failure, _Seen):
+                        return images, size
             self._seen.clear()
         assert isinstance(failure, Exception)
         raise ValueError(f"{type(self._model).__name__} does not run on inputs like the example: {_sentence(failure)}")
 
-    def differs(self, network: fx.GraphModule, images: int, training: bool, larger: bool = False) -> str | None:
-        """How what a graph computes differs: an empty string if not at all, None if the network takes no such inputs.
+    def differs(self, network: fx.GraphModule, images: int, size: int, training: bool) -> str:
+        """How what a graph computes differs: an empty string if not at all, or if the network takes no such inputs.
 
         Args:
             network: a graph of pure operations, seen in training or in evaluation.
             images: how many.
+            size: of them, as :meth:`takes` said, or `EXAMPLE`.
             training: whether it was seen in training. Its norms and dropout then do what they do in evaluation.
-            larger: whether images are of another size than the example's: larger, and odd if the network takes that.
         """
-        for kind in range(len(self._larger)) if larger else (-1,):
-            expected = self._of_model(images, kind)
-            if isinstance(expected, _Seen):
-                break
-        else:
-            return None
+        expected = self._of_model(images, size)
+        if not isinstance(expected, _Seen):
+            return ""
         interpreter = (_InEvaluation if training else _AsItIs)(network, self._values)
-        given = self._run(lambda *inputs: interpreter.run(*pytree.tree_leaves(inputs)), images, kind)
-        what = f"for {images} image{'s' * (images > 1)}{' of another size' * larger}"
+        given = self._run(lambda *inputs: interpreter.run(*pytree.tree_leaves(inputs)), images, size)
+        what = f"for {images} image{'s' * (images > 1)}{' of another size' * (size != EXAMPLE)}"
         if isinstance(given, Exception):
             return f"{what} it fails: {_sentence(given)}"
         found = _difference(expected.result, given.result, values=not (expected.drew and given.drew))
         return f"{what} it gives {found}" if found else ""
 
-    def _of_model(self, images: int, kind: int = -1) -> _Seen | Exception:
-        if (images, kind) not in self._seen:
+    def _of_model(self, images: int, size: int) -> _Seen | Exception:
+        if (images, size) not in self._seen:
             with quiet():
                 # Of its own buffers, since some networks write into them, or keep tensors between calls.
                 parameters = {id(p): self._values.get(id(p), p) for p in self._model.parameters()}
                 model = deepcopy(self._model, parameters).eval()  # pyright: ignore[reportArgumentType]
-            self._seen[images, kind] = self._run(lambda args, kwargs: model(*args, **kwargs), images, kind)
-        return self._seen[images, kind]
+            self._seen[images, size] = self._run(lambda args, kwargs: model(*args, **kwargs), images, size)
+        return self._seen[images, size]
 
-    def _run(self, function: Any, images: int, kind: int) -> _Seen | Exception:
+    def _run(self, function: Any, images: int, size: int) -> _Seen | Exception:
         def shape(leaf: Tensor) -> Any:
-            sizes = list(self._larger[kind](leaf) if kind >= 0 else leaf.shape)
+            sizes = list(leaf.shape if size == EXAMPLE else self._sizes[size](leaf))
             return [*of_images(leaf, self._count, images)[:1], *sizes[1:]]
 
         devices = {leaf.device for leaf in pytree.tree_leaves(self._inputs) if isinstance(leaf, Tensor)}

@@ -17,7 +17,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
 from lightfast._convert.blocks import StochasticDepth
-from lightfast._convert.checking import Witness
+from lightfast._convert.checking import EXAMPLE, Witness
 from lightfast._convert.exporting import (
     FIXED_BATCH,
     FIXED_SIZE,
@@ -58,7 +58,7 @@ def plain_graph(
     In-place operations are replaced by pure ones. Modules that draw random numbers by themselves (stochastic depth) are
     kept as calls, since only they know what to do in evaluation. Shapes of the example are recorded in `meta["val"]`.
 
-    What comes out has computed what the model computes: in evaluation mode, for three images, for one, and for another
+    What comes out has computed what the model computes: in evaluation mode, for several images and for one, of another
     size unless it is said that it is for the example's alone.
 
     Args:
@@ -84,13 +84,18 @@ def plain_graph(
             reason = error
             continue
         network = _rewritten(program, model, training, batch)
-        images = 2 if FIXED_BATCH in fixed else witness.takes(made_for=batch or 2)
-        if difference := witness.differs(network, images, training):
+        any_number, any_size = FIXED_BATCH not in fixed, FIXED_SIZE not in fixed
+        images, size = witness.takes(batch or 2, any_number, any_size)
+        difference, sized = witness.differs(network, images, size, training), False
+        if difference and size != EXAMPLE:
+            size, difference, sized = EXAMPLE, witness.differs(network, images, EXAMPLE, training), True
+        if difference:
             if training and depends_on_mode(model, two, named):
                 raise ValueError(f"in training it does something else, by which {difference}")
             reason = ValueError(_UNLIKE.format(type(model).__name__, difference))
             continue
-        fixed += _found_fixed(witness, network, images, fixed, training)
+        several = any_number and witness.differs(network, 1, size, training)
+        fixed += (*[FIXED_SIZE] * sized, *[SEVERAL_IMAGES] * bool(several))
         found = found if found and FIXED_SIZE in fixed else PlainGraph(network, fixed)
         if FIXED_SIZE not in fixed:
             break
@@ -98,20 +103,6 @@ def plain_graph(
         raise reason
     propagate(found.network, two, named)
     return found
-
-
-def _found_fixed(
-    witness: Witness, network: fx.GraphModule, images: int, fixed: tuple[str, ...], training: bool
-) -> tuple[str, ...]:
-    """What else is to be said about sizes, where the graph does not compute what the network computes for others."""
-    if FIXED_BATCH in fixed:
-        larger, single = FIXED_SIZE not in fixed and witness.differs(network, 2, training, larger=True), ""
-    else:
-        larger = None if FIXED_SIZE in fixed else witness.differs(network, 1, training, larger=True)
-        single = "" if larger == "" else witness.differs(network, 1, training)
-        if single and larger:
-            larger = witness.differs(network, images, training, larger=True)
-    return (*[FIXED_SIZE] * bool(larger), *[SEVERAL_IMAGES] * bool(single))
 
 
 def _rewritten(program: ExportedProgram, model: nn.Module, training: bool, batch: int | None) -> fx.GraphModule:
