@@ -148,8 +148,9 @@ def _transformers() -> dict[str, Network]:
         def build() -> tuple[nn.Module, Tensor]:
             dense = any(kind in model.__name__ for kind in ("Segmentation", "Depth", "Matting"))
             settings = config(**_transformers_settings(model.__name__, config, dense))
-            if hasattr(settings, "num_hidden_layers") and not hasattr(settings, "depths") and not dense:
-                # All layers are alike, and two show whether they convert.
+            whole = dense or hasattr(settings, "depths") or model.__name__.endswith("Backbone")
+            if hasattr(settings, "num_hidden_layers") and not whole:
+                # All layers are alike, and two show whether they convert. Backbones answer with what others make.
                 settings.num_hidden_layers = 2
             size = _SIZES.get(model.__name__) or _image_size(settings)
             height, width = size if isinstance(size, list | tuple) else (size, size)

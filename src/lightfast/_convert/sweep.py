@@ -158,7 +158,8 @@ def _convert_one(library: str, name: str, limit: float, memory: float, tell: Con
         try:
             with quiet(), torch.no_grad():
                 model, example = network.build()
-                deepcopy(model).eval()(example)
+                if not _floats(deepcopy(model).eval()(example)):
+                    raise ValueError("it answers with nothing")
         except Exception as error:
             tell.send(replace(row, built=False, reason=f"cannot be built: {_sentence(error)}"))
             return
