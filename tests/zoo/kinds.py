@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -412,3 +413,14 @@ class WritesDepthOut(nn.Module):
             drawn += 0.75
             y = y / 0.75 * torch.floor(drawn)
         return self.head((x + y).mean((2, 3)))
+
+
+class Does(nn.Module):
+    """A convolution, and what a function does to its map."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(3, 6, 1), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.conv(x))
