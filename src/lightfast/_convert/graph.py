@@ -73,8 +73,8 @@ def plain_graph(
         ValueError: with the reason, where the model cannot be exported, has side effects that cannot be removed, or
             where what was exported computes something else.
     """
-    witness, found, reason = Witness(model, args, kwargs, dim), None, ValueError()
     two, named, _ = two_images(args, kwargs)
+    witness, found, reason = Witness(model, args, kwargs, dim), None, ValueError()
     for way in ways(_with_momentum(model), args, kwargs, dim, training):
         if found is not None and not way.any_size:
             continue
